@@ -1,0 +1,1 @@
+"""How it runs: the `rawseq` command, the local stack, and the embedded server."""

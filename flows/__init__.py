@@ -1,0 +1,1 @@
+"""One Prefect flow per file: no classes, no IO."""

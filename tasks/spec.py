@@ -1,0 +1,263 @@
+"""`JobSpec`: what to generate, with what, to where. One frozen model, refuses unknown fields.
+
+Every field has a description (the run form's help text), a unit where it has one, bounds, and a `position`
+(the order in the form). Fields marked `identity` can change a token and therefore belong to `job_id`.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+SCHEMA_VERSION = 1
+"""Version of everything that is stored; a reader refuses a higher one."""
+
+
+class Section(BaseModel):
+    """A frozen group of fields that refuses unknown ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def _field(default: Any, description: str, position: int, *, identity: bool = False, **bounds: Any) -> Any:
+    return Field(
+        default,
+        description=description,
+        json_schema_extra={"position": position, "identity": identity},
+        **bounds,
+    )
+
+
+class ModelSpec(Section):
+    """Whose tokens these are."""
+
+    tokenizer: str = _field(
+        ..., "Model name or folder with tokenizer files and chat template.", 0, identity=True, min_length=1
+    )
+    revision: str | None = _field(None, "Commit or tag of the model repository.", 1, identity=True)
+    trust_remote_code: bool = _field(
+        False,
+        "Run the tokenizer's own Python code (Kimi needs it). Only with a revision or a local folder.",
+        2,
+        identity=True,
+    )
+    template_args: dict[str, Any] = _field(
+        {},
+        "Keyword arguments of the chat template, e.g. thinking: true. One that changes nothing is refused.",
+        3,
+        identity=True,
+    )
+    control_tokens: Literal["refuse", "as_text"] = _field(
+        "refuse",
+        "Text in messages that spells a control token: refuse the row, or encode it as plain text.",
+        4,
+        identity=True,
+    )
+
+
+class PromptsSpec(Section):
+    """Which prompts."""
+
+    sources: list[str] = _field(
+        ..., "Files, folders, globs (JSONL, Parquet) or s3:// addresses of prompt records.", 0, min_length=1
+    )
+    limit: int | None = _field(
+        None, "Plan at most this many records; raising it later adds batches.", 1, ge=1
+    )
+    turns: Literal["each", "last", "first"] = _field(
+        "each",
+        "Conversations: answer each user turn on regenerated history, only the last one, or only the first.",
+        2,
+        identity=True,
+    )
+    fields: dict[str, str] = _field(
+        {}, "Other column names, e.g. {messages: chat}: our name to the file's.", 3, identity=True
+    )
+    on_bad_row: Literal["stop", "reject"] = _field(
+        "stop",
+        "A malformed record: stop before anything is generated, or record it as rejected (bad_record).",
+        4,
+    )
+
+
+class ServersSpec(Section):
+    """Which SGLang servers, and what may be done to them."""
+
+    urls: list[str] = _field(..., "Base URLs, e.g. http://127.0.0.1:30000.", 0, min_length=1)
+    api_key_env: str | None = _field(None, "Name of the environment variable that holds the API key.", 1)
+    restart: Literal["none", "local"] = _field(
+        "none",
+        "With a parser on: stop with the evidence, or restart the local process without the flag.",
+        2,
+    )
+    reasoning_parser: Literal["forbid"] = _field(
+        "forbid", "What to do about --reasoning-parser on a server.", 3
+    )
+    ready_timeout_seconds: float = _field(
+        1800.0, "How long a loading or absent server is waited for, in seconds.", 4, gt=0, le=86400
+    )
+    drain_timeout_seconds: float = _field(
+        30.0, "How long a server that is being stopped may finish its work, in seconds.", 5, ge=0, le=3600
+    )
+    connect_timeout_seconds: float = _field(
+        5.0, "Time limit of one TCP connect, in seconds.", 6, gt=0, le=120
+    )
+    info_timeout_seconds: float = _field(
+        30.0, "Time limit of every call except generation, in seconds.", 7, gt=0, le=600
+    )
+
+    @field_validator("urls")
+    @classmethod
+    def _plain_urls(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
+                raise ValueError(f"expected http://host:port without credentials or query, got {url!r}")
+        trimmed = [url.rstrip("/") for url in urls]
+        if len(set(trimmed)) != len(trimmed):
+            raise ValueError("a server is listed twice")
+        return trimmed
+
+
+class SamplingSpec(Section):
+    """How tokens are drawn. What is left empty comes from the model's generation_config.json."""
+
+    temperature: float | None = _field(None, "0 is greedy.", 0, identity=True, ge=0, le=10)
+    top_p: float | None = _field(None, "Nucleus share, in (0, 1].", 1, identity=True, gt=0, le=1)
+    top_k: int | None = _field(None, "Most likely ids kept; -1 keeps all.", 2, identity=True, ge=-1)
+    min_p: float | None = _field(
+        None, "Least share of the best id's probability.", 3, identity=True, ge=0, le=1
+    )
+    repetition_penalty: float | None = _field(
+        None, "1 is none; SGLang's sampling_params of the same name.", 4, identity=True, gt=0, le=2
+    )
+    max_new_tokens: int | None = _field(
+        None,
+        "Cap of generated ids a row; empty: 32,768 in thinking mode, 4,096 otherwise. Clamped to the context.",
+        5,
+        identity=True,
+        ge=1,
+        le=1_048_576,
+    )
+    samples: int = _field(1, "Independent answers per prompt.", 6, identity=True, ge=1, le=1024)
+    seed: int = _field(
+        0, "Seed of the job; a row's own seed is a hash of it and the row id.", 7, identity=True, ge=0
+    )
+
+    @field_validator("top_k")
+    @classmethod
+    def _top_k_not_zero(cls, top_k: int | None) -> int | None:
+        if top_k == 0:
+            raise ValueError("expected -1 (all) or at least 1, got 0")
+        return top_k
+
+
+class PolicySpec(Section):
+    """What counts as good."""
+
+    accept: Literal["canonical", "intact"] = _field(
+        "canonical",
+        "canonical: the full structure; intact: also what the model really did out of form, marked.",
+        0,
+        identity=True,
+    )
+    on_length: Literal["keep", "reject"] = _field(
+        "keep", "Rows cut by the length cap: keep them marked, or reject them.", 1, identity=True
+    )
+    max_attempts: int = _field(5, "Attempts of a row before it is parked as poison.", 2, ge=1, le=100)
+    accepted_floor: float = _field(
+        0.98, "A run with a smaller accepted share ends as failed (exit 1).", 3, ge=0, le=1
+    )
+
+
+class BatchSpec(Section):
+    """The unit of retry, checkpoint and commit."""
+
+    rows: int = _field(1000, "Source records per batch.", 0, ge=1, le=100_000)
+    in_flight: int | None = _field(
+        None, "Rows in flight per server at first; empty: what the server says it runs.", 1, ge=1, le=65_536
+    )
+    journal_dir: str | None = _field(
+        None, "Local folder for journals; empty: rawseq/ under XDG_STATE_HOME or ~/.local/state.", 2
+    )
+
+
+class StoreSpec(Section):
+    """Where the dataset goes. Never a secret: credentials come from the AWS chain or a Prefect block."""
+
+    uri: str = _field(
+        ..., "Folder, or s3://bucket/prefix; the job's own prefix is made below it.", 0, min_length=1
+    )
+    endpoint_url: str | None = _field(None, "S3 endpoint when it is not AWS.", 1)
+    region: str | None = _field(None, "S3 region; empty: from the environment.", 2)
+    addressing_style: Literal["auto", "path", "virtual"] = _field(
+        "auto", "How the bucket is named in URLs.", 3
+    )
+    checksums: Literal["auto", "when_supported", "when_required"] = _field(
+        "auto", "botocore's checksum setting; auto: probed at start.", 4
+    )
+    credentials_block: str | None = _field(
+        None,
+        "Name of a Prefect block (prefect-aws AwsCredentials or Secret with JSON) with the credentials.",
+        5,
+    )
+    deadline_seconds: float = _field(
+        300.0,
+        "How long one object's upload is retried before the batch fails, in seconds.",
+        6,
+        gt=0,
+        le=86400,
+    )
+
+
+class JobSpec(Section):
+    """One job: prompts in, checked raw token ids out."""
+
+    name: str = _field(
+        ...,
+        "Name of the dataset; part of its address.",
+        0,
+        identity=True,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
+    )
+    model: ModelSpec = _field(..., "Whose tokens these are.", 1)
+    prompts: PromptsSpec = _field(..., "Which prompts.", 2)
+    servers: ServersSpec = _field(..., "Which SGLang servers.", 3)
+    sampling: SamplingSpec = _field(SamplingSpec(), "How tokens are drawn.", 4)
+    policy: PolicySpec = _field(PolicySpec(), "What counts as good.", 5)
+    batch: BatchSpec = _field(BatchSpec(), "The unit of retry, checkpoint and commit.", 6)
+    store: StoreSpec = _field(..., "Where the dataset goes.", 7)
+
+    @model_validator(mode="after")
+    def _remote_code_is_pinned(self) -> Self:
+        model = self.model
+        local = model.tokenizer.startswith((".", "/", "~"))
+        if model.trust_remote_code and not local and model.revision is None:
+            raise ValueError("model.trust_remote_code runs the repository's code: give model.revision too")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """Return what `job_id` hashes: the fields that can change a token, by path, where not at their default.
+
+        Defaults are left out so that a field added by a later version does not rename existing jobs.
+        """
+        return dict(_identity_fields(self, ""))
+
+    @property
+    def job_id(self) -> str:
+        """`<name>-<12 hex digits of sha256 over the identity fields as canonical JSON>`."""
+        text = orjson.dumps(self.identity(), option=orjson.OPT_SORT_KEYS)
+        return f"{self.name}-{hashlib.sha256(text).hexdigest()[:12]}"
+
+
+def _identity_fields(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, info in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _identity_fields(value, f"{prefix}{name}.")
+        elif isinstance(info.json_schema_extra, dict) and info.json_schema_extra["identity"]:
+            if value == info.default:
+                continue
+            yield f"{prefix}{name}", value
