@@ -1,0 +1,111 @@
+"""Job files: YAML or JSON → `JobSpec`, with errors that name file, line, field path, expected and got."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from pydantic import ValidationError
+
+from tasks.errors import JobError
+from tasks.spec import JobSpec
+
+SHOWN_CHARACTERS = 80
+"""A value in an error message is cut here: a pasted secret or megabyte stays out of logs."""
+
+
+def load_job(path: Path, settings: Sequence[str] = ()) -> JobSpec:
+    """Read a job file and apply `path=value` settings over it.
+
+    Args:
+        path: a `.yaml`, `.yml` or `.json` file.
+        settings: e.g. `["batch.rows=256"]`; values are YAML.
+
+    Raises:
+        JobError: when the file is missing, malformed or has wrong fields; names all wrong fields at once.
+    """
+    data = _parse(path)
+    for setting in settings:
+        _apply(data, setting)
+    return build_job(data, str(path))
+
+
+def build_job(data: Mapping[str, Any], where: str) -> JobSpec:
+    """Validate `data` as a `JobSpec`.
+
+    Args:
+        data: nested sections.
+        where: what error messages call the origin, usually the file.
+
+    Raises:
+        JobError: lists every wrong field as `where: field.path: expected …, got …`.
+    """
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        lines = [_describe(item, where) for item in error.errors(include_url=False)]
+        raise JobError("\n".join(lines)) from None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobError(f"{path}: cannot read the job file: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise JobError(f"{path}: expected UTF-8 text, got byte {error.object[error.start]:#04x}") from None
+    try:
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise JobError(f"{place}: expected YAML or JSON, got: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise JobError(f"{path}: expected YAML or JSON, got: {error}") from None
+    if not isinstance(data, dict):
+        raise JobError(f"{path}: expected sections (name, model, prompts, …), got {_shown(data)}")
+    return data
+
+
+def _apply(data: dict[str, Any], setting: str) -> None:
+    name, sign, text = setting.partition("=")
+    parts = name.split(".")
+    if not sign or not all(parts):
+        raise JobError(f"--set {setting}: expected path=value, e.g. batch.rows=256")
+    target: dict[str, Any] = data
+    for part in parts[:-1]:
+        inner = target.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise JobError(f"--set {setting}: {part} is {_shown(inner)}, not a section")
+        target = inner
+    try:
+        target[parts[-1]] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise JobError(f"--set {setting}: expected a YAML value, got {_shown(text)}") from None
+
+
+def _describe(item: Any, where: str) -> str:
+    field = ".".join(str(part) for part in item["loc"]) or "(job)"
+    kind = item["type"]
+    if kind == "missing":
+        return f"{where}: {field}: required, got nothing"
+    if kind == "extra_forbidden":
+        return f"{where}: {field}: unknown field; expected {_siblings(item['loc'])}"
+    message = item["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{where}: {field}: {message}, got {_shown(item['input'])}"
+
+
+def _siblings(location: Sequence[Any]) -> str:
+    section: Any = JobSpec
+    for part in location[:-1]:
+        section = section.model_fields[part].annotation
+    return ", ".join(section.model_fields)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:
+        text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
