@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine with Python >= 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint lock clean
+
+demo: $(VENV)/.run-ready
+	$(BIN)/rawseq demo
+
+test: $(VENV)/.test-ready lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-ready: .ci/run.lock.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --require-hashes -r .ci/run.lock.txt
+	$(BIN)/python -m pip install -q --no-deps -e .
+	touch $@
+
+$(VENV)/.test-ready: .ci/test.lock.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --require-hashes -r .ci/test.lock.txt
+	$(BIN)/python -m pip install -q --no-deps -e .
+	touch $@ $(VENV)/.run-ready
+
+lock:  ## resolve pyproject.toml anew; needs `uv`
+	uv pip compile -q pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header -o .ci/run.lock.txt
+	uv pip compile -q pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header -c .ci/run.lock.txt -o .ci/test.lock.txt
+
+clean:
+	rm -rf $(VENV) rawseq-demo
