@@ -1,0 +1,57 @@
+"""The `rawseq` command. Exit status: 0 fine, 1 failed, 2 bad arguments or job, 3 not complete yet,
+4 unknown, 5 environment, 130 or 143 on a signal (decisions 18).
+"""
+
+import json
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from deployments.verbs.demo import demo
+from deployments.verbs.probe import probe
+from deployments.verbs.run import run
+from deployments.verbs.show import show
+from deployments.verbs.status import status
+from deployments.verbs.verify import verify
+from tasks.errors import RawseqError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rawseq")
+def cli() -> None:
+    """Prompts in, SGLang generates, checked raw token ids out.
+
+    STORE is a job's own prefix (a folder or s3://bucket/prefix), a parent that holds exactly one job, or
+    `demo` for the dataset that `rawseq demo` made in this folder.
+    """
+
+
+for command in (demo, run, status, show, probe, verify):
+    cli.add_command(command)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """Run the command line; every deliberate error becomes one message and its exit status."""
+    signal.signal(signal.SIGTERM, _terminated)
+    as_json = "--json" in sys.argv
+    try:
+        sys.exit(cli.main(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; what is committed stays, the same command resumes", err=True)
+        sys.exit(130)
+    except RawseqError as error:
+        if as_json:
+            click.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(error.exit_status)

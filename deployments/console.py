@@ -1,0 +1,101 @@
+"""What a person sees on a terminal: a bar that moves, tables, sequences with coloured segments."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from tasks.records import Segment
+from tasks.report import Progress as Counters
+from tasks.report import verdict_rows
+
+REFRESH_SECONDS = 0.2
+
+SEGMENT_STYLES = {
+    "prompt": "bright_black",
+    "opener": "bold magenta",
+    "reasoning": "cyan",
+    "closer": "bold magenta",
+    "content": "green",
+    "tool_calls": "yellow",
+    "end": "bold magenta",
+    "unknown": "red",
+}
+
+
+@contextmanager
+def moving_bar(console: Console, counters: Callable[[], Counters | None]) -> Iterator[None]:
+    """Show a bar of finished rows while the body runs.
+
+    Args:
+        console: where; nothing is shown when it is no terminal.
+        counters: returns the run's counters, None while there is no run yet.
+    """
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    stop = threading.Event()
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0, text="")
+
+        def refresh() -> None:
+            while not stop.wait(REFRESH_SECONDS):
+                state = counters()
+                if state is not None:
+                    bar.update(task, description="rows", completed=state.share, text=bar_text(state))
+
+        thread = threading.Thread(target=refresh, name="rawseq-bar", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def bar_text(state: Counters) -> str:
+    """Return the words beside the bar."""
+    left = state.estimate_seconds
+    return (
+        f"{state.rows_finished}/{state.rows_total} rows · {state.batches_committed}/{state.batches} batches · "
+        f"{state.tokens_per_second:,.0f} tokens/s" + (f" · {left:.0f} s to go" if left is not None else "")
+    )
+
+
+def verdict_table(by_verdict: Mapping[str, int]) -> Table:
+    """Return the closing table of rows by verdict."""
+    table = Table("verdict", "kind", "rows", "share", title="rows by verdict", title_justify="left")
+    for row in verdict_rows(by_verdict):
+        table.add_row(row["verdict"], row["kind"], f"{row['rows']:,}", row["share"])
+    return table
+
+
+def print_sequence(
+    console: Console, ids: Sequence[int], segments: Sequence[Segment], name_of: Callable[[int], str]
+) -> None:
+    """Print a sequence, segment by segment: its name and range, its text, its first and last ids."""
+    for part in segments:
+        if part.start == part.stop:
+            continue
+        style = SEGMENT_STYLES[part.kind]
+        inside = [int(i) for i in ids[part.start : part.stop]]
+        shown = inside if len(inside) <= 8 else [*inside[:4], "…", *inside[-3:]]
+        head = f"{part.kind:>10} [{part.start}, {part.stop})  ids {' '.join(map(str, shown))}"
+        console.print(Text(head, style="dim"))
+        console.print(Text(" " * 11 + "".join(name_of(i) for i in inside), style=style))
+
+
+def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of checks: name, passed, what was expected, what came."""
+    table = Table("check", "passed", "expected", "got", title=title, title_justify="left")
+    for check in checks:
+        passed = check["passed"]
+        mark = Text("-", "dim") if passed is None else Text("yes", "green") if passed else Text("NO", "bold red")
+        table.add_row(str(check["name"]), mark, str(check.get("expected", "")), str(check.get("got", "")))
+    return table

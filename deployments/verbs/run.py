@@ -1,0 +1,58 @@
+"""`rawseq run JOB.yaml`: one run of the main flow; running it again resumes."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from deployments.console import verdict_table
+from tasks.jobfile import load_job
+from tasks.report import Summary
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
+def run(job: Path, settings: tuple[str, ...], as_json: bool) -> int:
+    """Make every row of JOB that its ledger does not list yet."""
+    from deployments.local_flow import run_generate
+
+    summary = run_generate(load_job(job, settings), Console(stderr=True))
+    return report(summary, as_json)
+
+
+def report(summary: Summary, as_json: bool) -> int:
+    """Print how a run ended; return the exit status."""
+    if as_json:
+        click.echo(json.dumps(summary.as_json()))
+        return 1 if summary.problem else 0
+    console = Console()
+    for line in summary_lines(summary):
+        console.print(line, highlight=False, soft_wrap=True)
+    if summary.rows["by_verdict"]:
+        console.print(verdict_table(summary.rows["by_verdict"]))
+    for batch, error in summary.failures:
+        console.print(f"batch {batch} failed: {error}", style="red", highlight=False, soft_wrap=True)
+    if summary.problem:
+        console.print(f"failed: {summary.problem}", style="bold red", highlight=False, soft_wrap=True)
+    return 1 if summary.problem else 0
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """Return the few lines that tell a person how it went."""
+    batches, rows, tokens = summary.as_json()["batches"], summary.rows, summary.tokens
+    made = summary.generated_rows
+    if not made and not summary.problem:
+        first = f"every batch was already committed ({batches['total']} of {batches['total']}): nothing generated"
+    else:
+        pace = f", {tokens['output'] / summary.seconds:,.0f} tokens/s" if summary.seconds and made else ""
+        first = f"{made} rows generated in {summary.seconds:.1f} s{pace}"
+    return [
+        first,
+        f"batches {batches['committed']} of {batches['total']} committed ({batches['skipped']} before this run)",
+        f"rows    {rows['total']} = {rows['accepted']} accepted + {rows['rejected']} rejected",
+        f"tokens  {tokens['prompt']} prompt + {tokens['output']} output",
+        f"store   {summary.store}",
+    ]

@@ -1,0 +1,225 @@
+"""What each step does, without Prefect: the one place where tokens, serving and storage meet.
+
+Blocking functions; the steps run them on the run's own threads. Only `open_fleet` and `generate` await.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import orjson
+
+from tasks.lane import BatchLane
+from tasks.records import CheckedBatch, Ragged
+from tasks.report import Summary, dataset_index
+from tasks.run import Run
+from tasks.serving.dispatch import Dispatch
+from tasks.serving.fleet import Fleet, ServerReport
+from tasks.serving.probe import ProbePlan
+from tasks.storage.journal import Journal
+from tasks.storage.ledger import Batch, FileEntry, Receipt
+from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
+from tasks.storage.source import open_sources
+from tasks.tokens.grammar import check_rows
+from tasks.tokens.sampling import LengthLimits
+from tasks.tokens.template import render as render_messages
+from tasks.tokens.turns import BatchTurns, plan_conversations
+from tasks.verdicts import accepted_codes
+
+FIRST_QUESTION = "What is 2+2?"
+"""The first user's own question: every server is asked it before any row is sent."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class RenderedBatch:
+    """A batch whose first prompts are rendered, with its open journal.
+
+    Args:
+        batch: its range and fingerprint.
+        turns: its conversations: what follows a finished row.
+        journal: its finished rows.
+    """
+
+    batch: Batch
+    turns: BatchTurns
+    journal: Journal
+
+    def close(self) -> None:
+        """Flush and close the journal."""
+        self.journal.close()
+
+
+@attrs.frozen(slots=True)
+class BatchFiles:
+    """The uploaded files of one batch and its counts: what the receipt will say."""
+
+    shard: FileEntry | None
+    rejected: FileEntry | None
+    provenance: FileEntry
+    frequencies: FileEntry | None
+    by_verdict: dict[str, int]
+    accepted: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+def plan(run: Run) -> tuple[Batch, ...]:
+    """Extend the plan by what is new in the sources; return the batches without a receipt."""
+    sources = open_sources(run.spec.prompts)
+    run.plan = run.ledger.extend_plan(sources, run.spec, run.resolved_sha256)
+    pending = run.ledger.pending(run.plan)
+    run.sources = sources
+    run.progress.batches = len(pending)
+    run.progress.records = sum(batch.stop - batch.start for batch in pending)
+    return tuple(pending)
+
+
+async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport, ...]:
+    """Make every server of the job ready and proved; open the window of rows over them.
+
+    Args:
+        run: the current run; its fleet and dispatch are set.
+        say: takes one line for a person at a time.
+    """
+    question = [{"role": "user", "content": FIRST_QUESTION}]
+    probe = ProbePlan(
+        input_ids=render_messages(run.vocabulary, question),
+        messages=question,
+        closer_ids=run.grammar.closer_ids,
+        end_ids=tuple(sorted(run.vocabulary.end_ids)),
+        name_of=run.vocabulary.name_of,
+        decode=run.vocabulary.decode,
+        vocabulary_size=run.vocabulary.size,
+        template_args=run.vocabulary.template_args,
+    )
+    run.fleet = await Fleet.open(run.spec.servers, say)
+    reports = await run.fleet.ensure(probe)
+    run.limits = LengthLimits.tightest([report.info for report in reports])
+    run.dispatch = Dispatch(
+        run.fleet,
+        sampling=run.sampling.payload(),
+        max_attempts=run.spec.policy.max_attempts,
+        in_flight=run.spec.batch.in_flight,
+    )
+    return reports
+
+
+def render(run: Run, batch: Batch) -> RenderedBatch:
+    """Read the batch's records, open its journal and its conversations."""
+    records = run.sources.read(batch)
+    conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
+    turns = BatchTurns(
+        conversations, run.vocabulary, run.grammar, run.sampling, run.limits, run.spec.model.control_tokens
+    )
+    journal = Journal.open(run.journal_root / f"{batch.index:06d}", run.spec.job_id, batch, part=run.name)
+    return RenderedBatch(batch, turns, journal)
+
+
+async def generate(run: Run, rendered: RenderedBatch) -> int:
+    """Make every row of the batch that its journal does not hold; return how many it held."""
+    assert run.dispatch is not None
+    resumed = len(rendered.journal.done)
+    lane = await run.in_thread(BatchLane, rendered.journal, rendered.turns, run.progress)
+    await run.dispatch.run(lane)
+    await run.in_thread(rendered.journal.flush)
+    return resumed
+
+
+def check(run: Run, rendered: RenderedBatch) -> CheckedBatch:
+    """Read the batch's rows back from the journal, in source order, and give each its verdict."""
+    turns = rendered.turns
+    completions = tuple(rendered.journal.completions(turns.row_ids))
+    inputs = Ragged.from_rows([c.input_ids for c in completions])
+    outputs = Ragged.from_rows([c.output_ids for c in completions])
+    verdicts = check_rows(run.grammar, inputs, outputs, completions)
+    good = accepted_codes(run.spec.policy.accept, run.spec.policy.on_length)
+    return CheckedBatch(
+        batch=rendered.batch.index,
+        row_ids=turns.row_ids,
+        inputs=inputs,
+        outputs=outputs,
+        verdicts=verdicts,
+        accepted=np.fromiter((v.code in good for v in verdicts), np.bool_, len(verdicts)),
+        completions=completions,
+        turns=turns.turn_numbers,
+        samples=turns.sample_numbers,
+        metadata=turns.metadata,
+    )
+
+
+def upload(run: Run, batch: Batch, checked: CheckedBatch) -> BatchFiles:
+    """Encode the batch's files and put each under the sha256 of its bytes."""
+    accepted = int(checked.accepted.sum())
+    put = run.ledger.put_file
+    prompt = int(checked.inputs.lengths[checked.accepted].sum())
+    output = int(checked.outputs.lengths[checked.accepted].sum())
+    refused = ~checked.accepted
+    lost = int((checked.inputs.lengths + checked.outputs.lengths)[refused].sum())
+    rows = len(checked)
+    return BatchFiles(
+        shard=put("shards", encode_shard(checked), accepted, prompt + output) if accepted else None,
+        rejected=put("rejected", encode_rejected(checked), rows - accepted, lost) if accepted < rows else None,
+        provenance=put("provenance", encode_provenance(checked), rows, prompt + output + lost),
+        frequencies=put("frequencies", encode_frequencies(checked), accepted, output) if accepted else None,
+        by_verdict=dict(sorted(Counter(verdict.code for verdict in checked.verdicts).items())),
+        accepted=accepted,
+        prompt_tokens=prompt,
+        output_tokens=output,
+    )
+
+
+def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
+    """Write the batch's receipt if absent, then drop its journal; return the receipt that counts."""
+    total = sum(files.by_verdict.values())
+    batch = rendered.batch
+    receipt = Receipt(
+        job_id=run.spec.job_id,
+        batch=batch.index,
+        generation=0,
+        start=batch.start,
+        stop=batch.stop,
+        fingerprint=batch.fingerprint,
+        shard=files.shard,
+        rejected=files.rejected,
+        provenance=files.provenance,
+        frequencies=files.frequencies,
+        rows={
+            "total": total,
+            "accepted": files.accepted,
+            "rejected": total - files.accepted,
+            "by_verdict": files.by_verdict,
+        },
+        tokens={"prompt": files.prompt_tokens, "output": files.output_tokens},
+        resolved_sha256=run.resolved_sha256,
+        template_sha256=run.resolved["tokenizer"]["template_sha256"],
+    )
+    winner = run.ledger.commit(receipt)
+    rendered.journal.remove()
+    return winner
+
+
+def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> Summary:
+    """Fold the receipts into totals and write `dataset.json`."""
+    assert run.plan is not None
+    receipts = run.ledger.receipts()
+    totals = run.ledger.fold(receipts)
+    summary = Summary(
+        job_id=run.spec.job_id,
+        store=run.store.uri,
+        batches_total=len(run.plan.batches),
+        batches_committed=len(receipts),
+        batches_skipped=len(run.plan.batches) - run.progress.batches,
+        failures=failures,
+        rows=totals.rows,
+        tokens=totals.tokens,
+        accepted_floor=run.spec.policy.accepted_floor,
+        generated_rows=run.progress.rows_finished,
+        seconds=time.monotonic() - run.progress.started,
+    )
+    index = dataset_index(summary, [receipts[batch].as_json() for batch in sorted(receipts)])
+    run.store.put("dataset.json", orjson.dumps(index, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2))
+    return summary
+
+

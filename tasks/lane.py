@@ -1,0 +1,69 @@
+"""One batch on its way through the fleet: where the three rooms meet, row by row.
+
+`dispatch` pulls requests from a lane and hands completions back. The lane keeps each in the journal and asks
+the conversations what follows it. So dispatch knows neither templates nor files.
+"""
+
+from collections import deque
+
+from tasks.records import Completion, Request
+from tasks.report import Progress
+from tasks.storage.journal import Journal
+from tasks.tokens.turns import BatchTurns
+
+
+class BatchLane:
+    """The rows of one batch that are still to be made.
+
+    Args:
+        journal: the batch's open journal; its finished rows are not made again.
+        turns: the batch's conversations.
+        progress: counters of the run.
+    """
+
+    def __init__(self, journal: Journal, turns: BatchTurns, progress: Progress) -> None:
+        self._journal = journal
+        self._turns = turns
+        self._progress = progress
+        self._ready: deque[Request] = deque()
+        self._open = len(turns.row_ids) - len(journal.done)
+        requests, unsent = turns.open(journal.done)
+        self._ready.extend(requests)
+        for completion in unsent:
+            self._keep(completion)
+
+    @property
+    def done(self) -> bool:
+        """Whether every row of the batch is in the journal."""
+        return self._open == 0
+
+    @property
+    def ready(self) -> int:
+        """Requests that wait to be taken."""
+        return len(self._ready)
+
+    def take(self) -> Request | None:
+        """Return the next request, or None when none is ready now (a turn may follow one in flight)."""
+        return self._ready.popleft() if self._ready else None
+
+    def give_back(self, request: Request) -> None:
+        """Return an untouched request to the front."""
+        self._ready.appendleft(request)
+
+    def finished(self, completion: Completion) -> None:
+        """Keep a completion and queue what follows it."""
+        self._keep(completion)
+        self._progress.finished(completion.output_ids.size)
+        request, unsent = self._turns.follow(completion)
+        if request is not None:
+            self._ready.append(request)
+        for never in unsent:
+            self._keep(never)
+
+    def attempt_failed(self, request: Request, outcome: str, alone: bool) -> int:
+        """Note a failed attempt that counts against the row, across restarts; return the row's count so far."""
+        return self._journal.note_attempt(request.row_id, outcome, alone)
+
+    def _keep(self, completion: Completion) -> None:
+        self._journal.append(completion)
+        self._open -= 1

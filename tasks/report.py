@@ -1,0 +1,179 @@
+"""What a run says of itself: counters while it goes, totals and tables at its end. Pure but for the clock."""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from tasks.verdicts import Code, kind_of
+
+RATE_WINDOW_SECONDS = 30.0
+"""Tokens per second are taken over this long: long enough to smooth rows, short enough to see a stall."""
+
+MARK_SECONDS = 0.5
+"""A mark of the rate window at most this often: its memory does not grow with the row rate."""
+
+
+@attrs.define(slots=True)
+class Progress:
+    """Counters of one run. Only finished rows count; the ledger, not this, says what is done.
+
+    Args:
+        records: source records of the batches this run works on.
+        batches: batches this run works on.
+    """
+
+    records: int = 0
+    batches: int = 0
+    batches_committed: int = 0
+    records_committed: int = 0
+    rows_finished: int = 0
+    rows_expected: int = 0
+    records_opened: int = 0
+    tokens: int = 0
+    started: float = attrs.field(factory=time.monotonic)
+    _marks: deque[tuple[float, int]] = attrs.field(factory=deque)
+
+    def opened(self, records: int, rows: int) -> None:
+        """Note that a batch of so many records was found to hold so many rows."""
+        self.records_opened += records
+        self.rows_expected += rows
+
+    def finished(self, output_tokens: int) -> None:
+        """Note one finished row."""
+        self.rows_finished += 1
+        self.tokens += output_tokens
+        now = time.monotonic()
+        if not self._marks or now - self._marks[-1][0] >= MARK_SECONDS:
+            self._marks.append((now, self.tokens))
+        while now - self._marks[0][0] > RATE_WINDOW_SECONDS:
+            self._marks.popleft()
+
+    def committed(self, records: int) -> None:
+        """Note one committed batch of so many records."""
+        self.batches_committed += 1
+        self.records_committed += records
+
+    @property
+    def rows_total(self) -> int:
+        """Rows of this run: known for opened batches, extrapolated for the others."""
+        if not self.records_opened:
+            return self.records
+        return round(self.rows_expected * self.records / self.records_opened)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output ids per second over the last half minute; 0 before the first row."""
+        if len(self._marks) < 2:
+            elapsed = time.monotonic() - self.started
+            return self.tokens / elapsed if self.tokens and elapsed > 0 else 0.0
+        seconds = time.monotonic() - self._marks[0][0]
+        return (self.tokens - self._marks[0][1]) / seconds if seconds > 0 else 0.0
+
+    @property
+    def share(self) -> float:
+        """Finished share of this run's rows, in [0, 1]."""
+        total = self.rows_total
+        return min(1.0, self.rows_finished / total) if total else 1.0
+
+    @property
+    def estimate_seconds(self) -> float | None:
+        """Seconds to go at the pace of this run so far; None before the first row."""
+        if not self.rows_finished:
+            return None
+        elapsed = time.monotonic() - self.started
+        return elapsed * max(0, self.rows_total - self.rows_finished) / self.rows_finished
+
+
+@attrs.frozen(slots=True)
+class Summary:
+    """How a run ended; `as_json` is the verbs' JSON (keys in the schema page)."""
+
+    job_id: str
+    store: str
+    batches_total: int
+    batches_committed: int
+    batches_skipped: int
+    failures: tuple[tuple[int, str], ...]
+    rows: Mapping[str, Any]
+    tokens: Mapping[str, int]
+    accepted_floor: float
+    generated_rows: int
+    seconds: float
+
+    @property
+    def accepted_share(self) -> float:
+        """Accepted rows over all committed rows; 1 for an empty job."""
+        total = int(self.rows["total"])
+        return int(self.rows["accepted"]) / total if total else 1.0
+
+    @property
+    def problem(self) -> str:
+        """Why the run is not complete, or "" when it is."""
+        missing = self.batches_total - self.batches_committed
+        if missing:
+            named = ", ".join(str(batch) for batch, _ in self.failures[:10])
+            return f"{missing} of {self.batches_total} batches are not committed" + (
+                f": {named}" if named else ""
+            )
+        if self.accepted_share < self.accepted_floor:
+            return (
+                f"accepted share {self.accepted_share:.4f} is below policy.accepted_floor {self.accepted_floor}"
+            )
+        return ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `run` and `demo` print with `--json`."""
+        return {
+            "job_id": self.job_id,
+            "store": self.store,
+            "state": "failed" if self.problem else "complete",
+            "problem": self.problem,
+            "batches": {
+                "total": self.batches_total,
+                "committed": self.batches_committed,
+                "skipped": self.batches_skipped,
+                "failed": len(self.failures),
+            },
+            "rows": dict(self.rows),
+            "tokens": dict(self.tokens),
+            "accepted_share": round(self.accepted_share, 6),
+            "generated_rows": self.generated_rows,
+            "seconds": round(self.seconds, 3),
+            "failed_batches": [{"batch": batch, "error": error} for batch, error in self.failures],
+        }
+
+
+def verdict_rows(by_verdict: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the closing table: one row per code that occurs, canonical first, with kind, rows and share."""
+    total = sum(by_verdict.values()) or 1
+    order = {code.value: index for index, code in enumerate(Code)}
+    return [
+        {"verdict": code, "kind": kind_of(Code(code)), "rows": count, "share": f"{count / total:.2%}"}
+        for code, count in sorted(by_verdict.items(), key=lambda item: order[item[0]])
+    ]
+
+
+def dataset_index(summary: Summary, receipts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return `dataset.json`: every shard of the receipts so far with its sha256, and the totals.
+
+    Args:
+        summary: totals of the job.
+        receipts: the counting receipts (highest generation per batch), in batch order.
+    """
+    return {
+        "schema": 1,
+        "job_id": summary.job_id,
+        "complete": not summary.problem,
+        "problem": summary.problem,
+        "batches": {"total": summary.batches_total, "committed": summary.batches_committed},
+        "rows": dict(summary.rows),
+        "tokens": dict(summary.tokens),
+        "shards": [
+            {"batch": receipt["batch"], "generation": receipt["generation"], **receipt["shard"]}
+            for receipt in receipts
+            if receipt["shard"] is not None
+        ],
+    }

@@ -1,0 +1,157 @@
+"""One run of a job: what its steps share, opened once and reached through the flow run's context.
+
+The fleet and the clients cannot be task arguments (Prefect would hash and persist them), so the steps find
+them here. `open_run` owns everything that must be closed.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import attrs
+import orjson
+
+from tasks.report import Progress, Summary
+from tasks.serving.dispatch import Dispatch
+from tasks.serving.fleet import Fleet
+from tasks.spec import JobSpec
+from tasks.storage.ledger import Ledger, Plan
+from tasks.storage.store import ObjectStore, open_store
+from tasks.tokens.grammar import Grammar, discover_grammar
+from tasks.tokens.sampling import ResolvedSampling, resolve_sampling
+from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STORE_THREADS = 8
+"""Blocking store calls, encodes and final checks at once; `asyncio.to_thread` would give 6 on two cores."""
+
+
+@attrs.define(slots=True, eq=False)
+class Run:
+    """What the steps of one flow run share.
+
+    Args:
+        spec: the job.
+        vocabulary: the job's tokenizer.
+        grammar: the job's token grammar.
+        sampling: every sampling field that is sent.
+        resolved: JSON-able account of the three above; part of `job.json`.
+        store: the job's own prefix.
+        ledger: what is planned and done.
+        journal_root: local folder of this job's journals.
+        name: unique name of this run: part of its journals' names.
+        progress: counters of this run, for the bar and the artifact.
+    """
+
+    spec: JobSpec
+    vocabulary: Vocabulary
+    grammar: Grammar
+    sampling: ResolvedSampling
+    resolved: dict[str, Any]
+    store: ObjectStore
+    ledger: Ledger
+    journal_root: Path
+    name: str
+    progress: Progress
+    pool: ThreadPoolExecutor
+    plan: Plan | None = None
+    fleet: Fleet | None = None
+    dispatch: Dispatch | None = None
+    summary: Summary | None = None
+
+    async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking call on this run's own threads; the event loop goes on."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.pool, lambda: call(*args, **kwargs))
+
+    @property
+    def resolved_sha256(self) -> str:
+        """Hex sha256 of `resolved` as canonical JSON: two runs with equal ones make the same prompts."""
+        return hashlib.sha256(orjson.dumps(self.resolved, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+_CURRENT: ContextVar[Run] = ContextVar("rawseq_run")
+OBSERVER: ContextVar[Callable[[Run], None] | None] = ContextVar("rawseq_observer", default=None)
+"""Called with the run when it opens: how the command line follows a flow that it started."""
+
+
+def current_run() -> Run:
+    """Return the run that this step belongs to."""
+    return _CURRENT.get()
+
+
+@asynccontextmanager
+async def open_run(
+    spec: JobSpec, name: str, credentials: Mapping[str, str] | None = None
+) -> AsyncIterator[Run]:
+    """Resolve the job, open its store and ledger, and make them current for the steps inside.
+
+    Args:
+        spec: the job.
+        name: unique name of this run.
+        credentials: S3 credentials from a Prefect block; None: the AWS chain.
+
+    Raises:
+        TokenizerError: when the tokenizer cannot be loaded or is provably the wrong one.
+        IdentityError: when the store's `job.json` resolves differently.
+        SurroundingsError: when the store cannot be reached.
+    """
+    with ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="rawseq-store") as pool:
+        run = await asyncio.get_running_loop().run_in_executor(pool, _resolve, spec, name, credentials, pool)
+        token = _CURRENT.set(run)
+        try:
+            observer = OBSERVER.get()
+            if observer is not None:
+                observer(run)
+            yield run
+        finally:
+            _CURRENT.reset(token)
+            if run.fleet is not None:
+                await run.fleet.close()
+
+
+def _resolve(
+    spec: JobSpec, name: str, credentials: Mapping[str, str] | None, pool: ThreadPoolExecutor
+) -> Run:
+    vocabulary = load_vocabulary(spec.model)
+    grammar = discover_grammar(vocabulary)
+    sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
+    resolved = {
+        "tokenizer": vocabulary.describe(),
+        "control_ids": vocabulary.control_ids,
+        "end_ids": sorted(vocabulary.end_ids),
+        "grammar": grammar.describe(),
+        "sampling": sampling.payload(),
+        "template_args": vocabulary.template_args,
+    }
+    store = open_store(spec.store, spec.job_id, credentials)
+    ledger = Ledger(store, spec.job_id)
+    ledger.open_job(spec, resolved)
+    return Run(
+        spec=spec,
+        vocabulary=vocabulary,
+        grammar=grammar,
+        sampling=sampling,
+        resolved=resolved,
+        store=store,
+        ledger=ledger,
+        journal_root=_journal_root(spec),
+        name=name,
+        progress=Progress(),
+        pool=pool,
+    )
+
+
+def _journal_root(spec: JobSpec) -> Path:
+    if spec.batch.journal_dir is not None:
+        return Path(spec.batch.journal_dir).expanduser() / spec.job_id
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "rawseq" / spec.job_id

@@ -1,0 +1,225 @@
+"""Every Prefect task, in chain order: log a line, call one function, return its value.
+
+Prefect's state is the view; what is done is decided by the ledger. So no step is cached or persisted, and
+each failure is retried in one layer only: rows in `dispatch`, objects in the store's deadline loop, and here
+only `generate_tokens`, which resumes from its journal.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from prefect import get_run_logger, task
+from prefect.artifacts import acreate_progress_artifact, acreate_table_artifact, aupdate_progress_artifact
+from prefect.blocks.system import Secret
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import PrefectException
+from prefect.tasks import Task
+
+from tasks import batches
+from tasks.batches import BatchFiles, RenderedBatch
+from tasks.errors import JobError, RawseqError
+from tasks.records import CheckedBatch
+from tasks.report import Summary, verdict_rows
+from tasks.run import current_run
+from tasks.serving.fleet import ServerReport
+from tasks.spec import StoreSpec
+from tasks.storage.ledger import Batch
+
+PROGRESS_SECONDS = 5.0
+"""An artifact update is one API call: at most every few seconds, so that a ten-day run stays cheap."""
+
+CREDENTIAL_KEYS = ("aws_access_key_id", "aws_secret_access_key")
+
+GENERATE_RETRY_SECONDS = [10.0, 60.0, 300.0]
+"""Waits between attempts of the generate step; each resumes from the journal."""
+
+
+async def _may_help(task_: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Say whether a retry can help: only errors that say so of themselves (`RawseqError.retry`)."""
+    del task_, task_run
+    error = await state.aresult(raise_on_failure=False)
+    return isinstance(error, RawseqError) and error.retry
+
+
+async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
+    """Read S3 credentials from the Prefect Secret block that the job names; None: the AWS chain is used.
+
+    Raises:
+        JobError: when the block is missing or does not hold the two AWS keys as JSON.
+    """
+    if store.credentials_block is None:
+        return None
+    where = f"store.credentials_block: Secret block {store.credentials_block!r}"
+    try:
+        block = await Secret.aload(store.credentials_block)
+    except ValueError:
+        raise JobError(f"{where}: expected an existing block, found none of that name") from None
+    value = block.get()
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise JobError(f"{where}: expected a JSON object, got other text") from None
+    missing = [key for key in CREDENTIAL_KEYS if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise JobError(f"{where}: expected a JSON object with {', '.join(CREDENTIAL_KEYS)}; missing {missing}")
+    return {str(key): str(part) for key, part in value.items()}
+
+
+@task(name="plan_batches", cache_policy=NO_CACHE, persist_result=False)
+async def plan_batches() -> tuple[Batch, ...]:
+    """Write what is new into the plan; return the batches that the ledger does not list."""
+    run = current_run()
+    log = get_run_logger()
+    pending = await run.in_thread(batches.plan, run)
+    assert run.plan is not None
+    committed = len(run.plan.batches) - len(pending)
+    log.info("%d batches planned, %d committed, %d to do", len(run.plan.batches), committed, len(pending))
+    for notice in run.plan.notices:
+        log.warning(notice)
+    return pending
+
+
+@task(name="ensure_servers", cache_policy=NO_CACHE, persist_result=False)
+async def ensure_servers() -> tuple[ServerReport, ...]:
+    """Wait for the servers, switch reasoning parsers off as the job allows, probe each, open the fleet."""
+    run = current_run()
+    log = get_run_logger()
+    reports = await batches.open_fleet(run, log.info)
+    for report in reports:
+        log.info("%s\n%s", report.url, "\n".join(report.describe()))
+    return reports
+
+
+@task(
+    name="render_prompts",
+    task_run_name="render_prompts {batch.name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def render_prompts(batch: Batch) -> RenderedBatch:
+    """Read a batch's records and render the prompts that need no earlier answer."""
+    run = current_run()
+    rendered = await run.in_thread(batches.render, run, batch)
+    run.progress.opened(batch.stop - batch.start, len(rendered.turns.row_ids))
+    return rendered
+
+
+@task(
+    name="generate_tokens",
+    task_run_name="generate_tokens {rendered.batch.name}",
+    retries=len(GENERATE_RETRY_SECONDS),
+    retry_delay_seconds=GENERATE_RETRY_SECONDS,
+    retry_condition_fn=_may_help,
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def generate_tokens(rendered: RenderedBatch) -> None:
+    """Make every row of the batch that its journal does not hold; leave them in the journal."""
+    resumed = await batches.generate(current_run(), rendered)
+    rows = len(rendered.turns.row_ids)
+    get_run_logger().info("%d rows, %d of them from the journal", rows, resumed)
+
+
+@task(
+    name="check_tokens",
+    task_run_name="check_tokens {rendered.batch.name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def check_tokens(rendered: RenderedBatch) -> CheckedBatch:
+    """Give every row of the batch its verdict."""
+    run = current_run()
+    checked = await run.in_thread(batches.check, run, rendered)
+    rejected = len(checked) - int(checked.accepted.sum())
+    if rejected:
+        codes = sorted({v.code for v, good in zip(checked.verdicts, checked.accepted, strict=True) if not good})
+        get_run_logger().warning("%d of %d rows rejected: %s", rejected, len(checked), ", ".join(codes))
+    return checked
+
+
+@task(
+    name="upload_shard",
+    task_run_name="upload_shard {rendered.batch.name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def upload_shard(rendered: RenderedBatch, checked: CheckedBatch) -> BatchFiles:
+    """Encode the batch's files and put each under the sha256 of its bytes."""
+    run = current_run()
+    return await run.in_thread(batches.upload, run, rendered.batch, checked)
+
+
+@task(
+    name="commit_batch",
+    task_run_name="commit_batch {rendered.batch.name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
+    """Write the receipt, last and only if absent; then drop the journal."""
+    run = current_run()
+    receipt = await run.in_thread(batches.commit, run, rendered, files)
+    run.progress.committed(rendered.batch.stop - rendered.batch.start)
+    get_run_logger().info("committed %d rows as %s", receipt.rows["total"], receipt.key)
+
+
+@task(name="publish_dataset", cache_policy=NO_CACHE, persist_result=False)
+async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
+    """Write `dataset.json` from the receipts and show the closing tables."""
+    run = current_run()
+    summary = await run.in_thread(batches.publish, run, tuple(failures))
+    run.summary = summary
+    await _show_tables(summary)
+    return summary
+
+
+async def _show_tables(summary: Summary) -> None:
+    """Put the closing tables into the UI; an outage there must not fail the run."""
+    key = f"verdicts-{summary.job_id}".replace(".", "-").replace("_", "-")
+    table = verdict_rows(summary.rows["by_verdict"])
+    try:
+        await acreate_table_artifact(table=table, key=key, description=f"Rows by verdict of {summary.store}")
+        if summary.failures:
+            failed = [{"batch": batch, "error": error} for batch, error in summary.failures]
+            await acreate_table_artifact(table=failed, key=f"failed-{key}", description="Failed batches")
+    except (PrefectException, OSError) as error:
+        get_run_logger().warning("could not show the tables: %s", error)
+
+
+@asynccontextmanager
+async def shown_progress() -> AsyncIterator[None]:
+    """Keep a progress artifact of the current run up to date while the body runs."""
+    shower = asyncio.create_task(_show_progress(), name="rawseq-progress")
+    try:
+        yield
+    finally:
+        shower.cancel()
+        await asyncio.gather(shower, return_exceptions=True)
+
+
+async def _show_progress() -> None:
+    run = current_run()
+    log = get_run_logger()
+    artifact: Any = None
+    while True:
+        progress = run.progress
+        estimate = progress.estimate_seconds
+        text = (
+            f"{progress.rows_finished} of about {progress.rows_total} rows, {progress.tokens} tokens, "
+            f"{progress.tokens_per_second:.0f} tokens/s, "
+            + ("no estimate yet" if estimate is None else f"about {estimate:.0f} s to go")
+        )
+        percent = 100.0 * progress.share
+        try:
+            if artifact is None:
+                artifact = await acreate_progress_artifact(percent, description=text)
+            else:
+                await aupdate_progress_artifact(artifact, percent, description=text)
+        except (PrefectException, OSError) as error:
+            log.warning("could not update the progress artifact: %s", error)
+        await asyncio.sleep(PROGRESS_SECONDS)
