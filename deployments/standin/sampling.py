@@ -1,0 +1,109 @@
+"""Logits of all rows to one id per row. Every operation is element by element or along one row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from deployments.standin.noise import gumbel
+from deployments.standin.weights import Float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How one row picks its next id (names and ranges as in SGLang's sampling_params)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_new_tokens: int = 0
+    seed: int = 0
+    banned_early: tuple[int, ...] = field(default=())  # ids not allowed before min_new_tokens
+
+    @property
+    def greedy(self) -> bool:
+        """SGLang takes a temperature below 1e-6 as greedy."""
+        return self.temperature < 1e-6 or self.top_k == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row to sample: where its logits lie, its choice, and the ids so far."""
+
+    index: int
+    choice: Choice
+    prompt: Sequence[int]
+    output: Sequence[int]
+
+
+def adjust(logits: Float, row: Row) -> None:
+    """Apply bias, penalties and the ban on early ends to one row of logits, in place."""
+    choice, line = row.choice, logits[row.index]
+    if choice.repetition_penalty != 1.0:
+        seen = np.unique(np.array([*row.prompt, *row.output], np.intp))
+        scale = np.float32(choice.repetition_penalty)
+        line[seen] = np.where(line[seen] > 0, line[seen] / scale, line[seen] * scale)
+    if (choice.frequency_penalty or choice.presence_penalty) and row.output:
+        seen, counts = np.unique(np.array(row.output, np.intp), return_counts=True)
+        line[seen] -= (choice.frequency_penalty * counts + choice.presence_penalty).astype(np.float32)
+    if len(row.output) < choice.min_new_tokens:
+        line[list(choice.banned_early)] = -np.inf
+    for token, bias in choice.logit_bias:
+        line[token] += np.float32(bias)
+
+
+def sample(logits: Float, rows: Sequence[Row]) -> npt.NDArray[np.intp]:
+    """The next id of each row; logits float32[any, vocabulary] are changed in place."""
+    for row in rows:
+        adjust(logits, row)
+    picked = np.zeros(len(rows), np.intp)
+    indices = np.array([row.index for row in rows], np.intp)
+    greedy = np.array([row.choice.greedy for row in rows], np.bool_)
+    if greedy.any():
+        picked[greedy] = logits[indices[greedy]].argmax(axis=1)
+    if not greedy.all():
+        drawn = [row for row in rows if not row.choice.greedy]
+        picked[~greedy] = _draw(logits[indices[~greedy]], drawn)
+    return picked
+
+
+def _draw(logits: Float, rows: Sequence[Row]) -> npt.NDArray[np.intp]:
+    """Gumbel-max over what top-k, top-p and min-p leave."""
+    temperature = np.array([row.choice.temperature for row in rows], np.float32)[:, None]
+    scaled = logits / temperature
+    scaled -= scaled.max(axis=1, keepdims=True)
+    kept = scaled > -np.inf
+    _restrict(scaled, kept, rows)
+    line, column = np.nonzero(kept)
+    seeds = np.array([row.choice.seed & (2**64 - 1) for row in rows], np.uint64)
+    positions = np.array([len(row.prompt) + len(row.output) for row in rows], np.uint64)
+    scores = np.full(scaled.shape, -np.inf)
+    scores[line, column] = scaled[line, column] + gumbel(seeds[line], positions[line], column.astype(np.uint64))
+    return scores.argmax(axis=1)
+
+
+def _restrict(scaled: Float, kept: npt.NDArray[np.bool_], rows: Sequence[Row]) -> None:
+    """Clear `kept` outside top-k, top-p (of what top-k leaves) and min-p; scaled has its maximum at 0."""
+    top_k = np.array([row.choice.top_k for row in rows], np.intp)
+    top_p = np.array([row.choice.top_p for row in rows], np.float64)
+    narrow = np.flatnonzero((top_k > 0) | (top_p < 1.0))
+    if len(narrow):
+        ordered = np.sort(scaled[narrow], axis=1)[:, ::-1]
+        mass = np.exp(ordered, dtype=np.float32)
+        beyond = np.arange(mass.shape[1])[None] >= np.where(top_k[narrow] > 0, top_k[narrow], mass.shape[1])[:, None]
+        mass[beyond] = 0
+        running = np.cumsum(mass, axis=1, dtype=np.float64)
+        before = running - mass  # mass ahead of an id; the first id always stays
+        inside = (before <= top_p[narrow, None] * running[:, -1:]) & ~beyond
+        floor = np.where(inside, ordered, np.inf).min(axis=1)
+        kept[narrow] &= scaled[narrow] >= floor[:, None]
+    min_p = np.array([row.choice.min_p for row in rows], np.float32)
+    if min_p.any():
+        with np.errstate(divide="ignore"):
+            kept &= scaled >= np.log(min_p)[:, None]
