@@ -1,0 +1,159 @@
+"""Reading a chat format off its own rendered prompts: tails, family, meanings of ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.errors import TokenizerError
+from tasks.records import Ids, as_ids
+from tasks.tokens.dialect import tool_probe
+from tasks.tokens.families import FAMILIES, Family
+from tasks.tokens.messages import for_template, plain_message
+from tasks.tokens.states import Mode, Symbol
+from tasks.tokens.vocabulary import Vocabulary
+
+PROBES: Sequence[Sequence[str]] = (("Say alpha",), ("Name 7", "Seven", "Count to 3"))
+"""Two user turns with nothing in common at their ends."""
+
+
+def prompt_tails(vocabulary: Vocabulary) -> list[Ids]:
+    """Return the generation prompts: of a user turn, and after a tool's result where there is one."""
+    users = [[_turn(i, text) for i, text in enumerate(texts)] for texts in PROBES]
+    form = {"x": 1} if vocabulary.dialect.arguments == "mapping" else '{"x": 1}'
+    tools = [
+        tool_probe(form),
+        [*tool_probe(form, "find")[:2], {**tool_probe(form, "find")[2], "content": "7"}],
+    ]
+    try:
+        first = _tail(vocabulary, users)
+    except Exception as error:  # a template raises what it likes
+        raise TokenizerError(
+            f"the chat template refuses a plain question: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        second = _tail(vocabulary, tools)
+    except Exception:  # noqa: BLE001 - a template without tools has no such tail
+        return [first]
+    return [first] if np.array_equal(first, second) else [first, second]
+
+
+def _turn(index: int, text: str) -> dict[str, Any]:
+    return {"role": "assistant" if index % 2 else "user", "content": text}
+
+
+def _tail(vocabulary: Vocabulary, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> Ids:
+    """Return what the generation prompt adds; where it adds nothing, what the prompts share at their end."""
+    dialect, args = vocabulary.dialect, vocabulary.template_args
+    prompts, added = [], []
+    for messages in conversations:
+        plain = [for_template(plain_message(m, i), dialect) for i, m in enumerate(messages)]
+        full = dialect.encode(dialect.text(plain, None, args))
+        bare = dialect.encode(dialect.text(plain, None, args, False))
+        prompts.append(full)
+        if len(full) > len(bare) and full[: len(bare)] == bare:
+            added.append(full[len(bare) :])
+    if len(added) == len(prompts) and all(ids == added[0] for ids in added):
+        return as_ids(added[0])
+    common = 0
+    shortest = min(map(len, prompts))
+    while common < shortest and len({prompt[-1 - common] for prompt in prompts}) == 1:
+        common += 1
+    return as_ids(prompts[0][len(prompts[0]) - common :])
+
+
+def family_of(vocabulary: Vocabulary, tail: Ids) -> Family:
+    """Return the first family whose tokens are in the vocabulary and one of whose headers is in the tail.
+
+    Raises:
+        TokenizerError: when none is.
+    """
+    present = set(tail.tolist())
+    for family in FAMILIES:
+        if all(text in vocabulary.control_ids for text in family.requires) and any(
+            vocabulary.control_ids.get(header) in present for header in family.headers
+        ):
+            return family
+    raise TokenizerError(
+        "the chat format is of no known family: prompts end with "
+        f"{[vocabulary.name_of(i) for i in tail.tolist()]}; describe it in model.grammar"
+    )
+
+
+def has_thinking(vocabulary: Vocabulary, family: Family) -> bool:
+    """Return whether this vocabulary has the family's reasoning tokens (Kimi-K2-Instruct has not)."""
+    if family.opens == "header":
+        return True
+    return bool(family.opener) and {family.opener, family.closer} <= vocabulary.control_ids.keys()
+
+
+def ids_of(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
+    """Return the ids of a text of control tokens."""
+    return tuple(vocabulary.dialect.encode(text))
+
+
+def tool_ends(vocabulary: Vocabulary, family: Family) -> frozenset[int]:
+    """Return the ids that end a turn after tool calls (gpt-oss's first generation_config lacks its own)."""
+    ends = [text for text, symbol in family.symbols.items() if symbol is Symbol.TOOL_END]
+    return frozenset(vocabulary.control_ids[text] for text in ends if text in vocabulary.control_ids)
+
+
+def symbol_table(vocabulary: Vocabulary, family: Family) -> NDArray[np.uint8]:
+    """uint8[size]: CONTROL for every control token, then what the family says, then the end ids."""
+    table = np.zeros(vocabulary.size, np.uint8)
+    named: dict[str, Symbol] = dict(family.symbols)
+    if has_thinking(vocabulary, family) and family.opens != "header":
+        named |= {family.opener: Symbol.OPEN, family.closer: Symbol.CLOSE}
+    for text, id in vocabulary.control_ids.items():
+        table[id] = Symbol.TEXT if text in family.plain else named.get(text, Symbol.CONTROL)
+    for id in vocabulary.end_ids:
+        if id < table.size and table[id] != Symbol.TOOL_END:
+            table[id] = Symbol.END
+    return table
+
+
+def blank_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """bool[size]: ids whose text is only white space (at most some hundreds, all short)."""
+    table = np.zeros(vocabulary.size, np.bool_)
+    for text in _BLANKS:
+        ids = vocabulary.dialect.encode(text)
+        table[[id for id in ids if id not in vocabulary.control_ids.values()]] = True
+    return table
+
+
+_BLANKS = (
+    *(mark * count for mark in (" ", "\n", "\t", "\r\n") for count in range(1, 9)),
+    *(" \n", " \n\n", "\n ", "\n\n ", "\n    ", "\t\n", "  \n", "   \n\n"),
+)
+
+
+def mode_of(
+    vocabulary: Vocabulary, family: Family, symbols: NDArray[np.uint8], blank: NDArray[np.bool_], tail: Ids
+) -> Mode:
+    """Read off the last id of the tail that is not white space who opens reasoning."""
+    if family.opens == "header":
+        return "header"
+    solid = [id for id in tail.tolist() if not blank[id]]
+    last = Symbol(int(symbols[solid[-1]])) if solid else Symbol.TEXT
+    if last is Symbol.OPEN:
+        return "open"
+    if last is Symbol.CLOSE:
+        return "closed"
+    if not has_thinking(vocabulary, family):
+        return "never"
+    if family.opens == "template":
+        template = vocabulary.dialect.template
+        return "must" if not template or family.closer in template else "never"
+    return family.opens
+
+
+def qualified_ids(vocabulary: Vocabulary, family: Family) -> tuple[tuple[int, tuple[int, ...], Symbol], ...]:
+    """Return the ids whose meaning depends on what follows: (id, following ids, meaning), longest first."""
+    found = [
+        (vocabulary.control_ids[text], tuple(vocabulary.dialect.encode(following)), symbol)
+        for text, meanings in family.qualified.items()
+        if text in vocabulary.control_ids
+        for following, symbol in meanings.items()
+    ]
+    return tuple(sorted(found, key=lambda entry: -len(entry[1])))

@@ -1,0 +1,31 @@
+"""A checked answer as the message that a client would hold, decoded from its segments."""
+
+from typing import Any
+
+import numpy as np
+
+from tasks.records import Completion, Verdict
+from tasks.tokens.grammar import Grammar
+from tasks.tokens.vocabulary import Vocabulary
+
+
+def answer_message(
+    vocabulary: Vocabulary, grammar: Grammar, completion: Completion, verdict: Verdict
+) -> dict[str, Any]:
+    """Return the assistant message that a completion is.
+
+    Text is decoded for the template only, the stored ids stay what they are. Where the family's template
+    writes the line breaks around reasoning itself, they are taken off, as the models' own cards do.
+    """
+    content = _text(vocabulary, completion, verdict, "content")
+    reasoning = _text(vocabulary, completion, verdict, "reasoning")
+    if grammar.trim:
+        reasoning = reasoning.strip("\n")
+        content = content.strip("\n") if reasoning or grammar.thinking else content
+    return {"role": "assistant", "content": content, "reasoning_content": reasoning}
+
+
+def _text(vocabulary: Vocabulary, completion: Completion, verdict: Verdict, kind: str) -> str:
+    ids = np.concatenate([completion.input_ids, completion.output_ids])
+    parts = [ids[s.start : s.stop] for s in verdict.segments if s.kind == kind]
+    return "".join(vocabulary.decode(part.tolist()) for part in parts)
