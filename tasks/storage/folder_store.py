@@ -1,0 +1,151 @@
+"""A folder as an object store: every object is a file that appears whole, or not at all."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import attrs
+
+from tasks.errors import SurroundingsError
+from tasks.storage.store import MissingError, ObjectInfo, check_key
+
+_TEMPORARY = ".tmp-"
+
+
+@attrs.frozen(slots=True)
+class FolderStore:
+    """Objects as files below `folder`: written to a temporary name, synced, then linked or renamed."""
+
+    folder: Path
+
+    @property
+    def uri(self) -> str:
+        """The folder's path."""
+        return str(self.folder)
+
+    def put(self, key: str, data: bytes, *, create_only: bool = False) -> bool:
+        """See `ObjectStore.put`. `create_only` is a hard link, which exactly one of several writers wins."""
+        path = self.folder / check_key(key)
+        try:
+            if create_only and path.exists():
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return self._publish(path, data, create_only)
+        except OSError as error:
+            self._refuse(key, error)
+
+    def _publish(self, path: Path, data: bytes, create_only: bool) -> bool:
+        temporary = path.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if create_only:
+                os.link(temporary, path)
+            else:
+                temporary.replace(path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folders(path.parent, self.folder)
+        return True
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        try:
+            return (self.folder / check_key(key)).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise MissingError(f"{self.uri}/{key}: expected an object, found none") from None
+        except OSError as error:
+            self._refuse(key, error)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See `ObjectStore.head`; a folder keeps no digest."""
+        path = self.folder / check_key(key)
+        try:
+            stat = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._refuse(key, error)
+        return ObjectInfo(key, stat.st_size, "", stat.st_mtime) if path.is_file() else None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; one directory's names are held at a time."""
+        base, _, _ = prefix.rpartition("/")
+        yield from self._walk(base, prefix)
+
+    def _walk(self, base: str, prefix: str) -> Iterator[ObjectInfo]:
+        try:
+            with os.scandir(self.folder / base) as entries:
+                # "a/" sorts against "a.b" as an object store sorts whole keys
+                found = sorted((f"{entry.name}/" if entry.is_dir() else entry.name) for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self._refuse(base, error)
+        for name in found:
+            key = f"{base}/{name}" if base else name
+            if name.startswith(_TEMPORARY) or not (key.startswith(prefix) or prefix.startswith(key)):
+                continue
+            if key.endswith("/"):
+                yield from self._walk(key.rstrip("/"), prefix)
+            elif (info := self.head(key)) is not None:
+                yield info
+
+    def children(self) -> Iterator[str]:
+        """See `ObjectStore.children`."""
+        try:
+            yield from sorted(entry.name for entry in self.folder.iterdir() if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self._refuse("", error)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        try:
+            (self.folder / check_key(key)).unlink(missing_ok=True)
+        except NotADirectoryError:
+            return
+        except OSError as error:
+            self._refuse(key, error)
+
+    def close(self) -> None:
+        """See `ObjectStore.close`; a folder holds nothing open."""
+
+    def _refuse(self, key: str, error: OSError) -> NoReturn:
+        raise SurroundingsError(f"{self.uri}/{key}: {disk_advice(error)}") from error
+
+
+def disk_advice(error: OSError) -> str:
+    """Return what the system said of a failed file call, and what a person can do about it."""
+    advice = {
+        errno.ENOSPC: "free space on that disk, then run again: the job resumes",
+        errno.EDQUOT: "raise the quota or free space, then run again: the job resumes",
+        errno.EROFS: "the file system is read-only: mount it writable or choose another folder",
+        errno.EACCES: "give this user write access or choose another folder",
+        errno.EPERM: "this file system refuses the call (hard links are needed): choose another folder",
+        errno.ENOTSUP: "this file system has no hard links: choose another folder",
+        errno.ENOTDIR: "a part of the path is a file: choose another folder",
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+    }.get(error.errno or 0, "see the system's message")
+    return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')}): {advice}"
+
+
+def _sync_folders(path: Path, top: Path) -> None:
+    """Make the new name durable: sync its folder, and those above it up to the store's parent."""
+    while True:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if path in (top, path.parent):
+            return
+        path = path.parent

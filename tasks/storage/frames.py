@@ -1,0 +1,119 @@
+"""The journal's frames: bytes ⇄ headers and ids (pure). Layout in the schema page."""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+import attrs
+import numpy as np
+import orjson
+
+from tasks.records import Completion, Ids
+
+MAGIC: Final = b"RAWSEQJ1"
+_PREFIX: Final = struct.Struct("<II")  # body length, crc32 of the body
+_HEADER: Final = struct.Struct("<I")  # header length
+LARGEST_BODY_BYTES: Final = 2**30
+"""A longer frame is a torn or foreign length field: 128 million ids do not come in one row."""
+
+
+@attrs.frozen(slots=True)
+class Frame:
+    """Where a good frame lies: its header, and the byte range of its body in the file."""
+
+    header: dict[str, Any]
+    start: int
+    stop: int
+
+
+def encode_frame(header: dict[str, Any], inputs: Ids | None = None, outputs: Ids | None = None) -> bytes:
+    """Return one frame; ids are stored little-endian."""
+    text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    body = b"".join(
+        (
+            _HEADER.pack(len(text)),
+            text,
+            b"" if inputs is None else inputs.astype("<i4", copy=False).tobytes(),
+            b"" if outputs is None else outputs.astype("<i4", copy=False).tobytes(),
+        )
+    )
+    return _PREFIX.pack(len(body), zlib.crc32(body)) + body
+
+
+def completion_frame(completion: Completion) -> bytes:
+    """Return the frame of a finished row: `completion`, or `unsent` when no server made it."""
+    header = {
+        "kind": "completion",
+        "row_id": completion.row_id,
+        "n_in": completion.input_ids.size,
+        "n_out": completion.output_ids.size,
+    }
+    if completion.sent:
+        header |= {"finish_reason": completion.finish_reason, "matched_stop": completion.matched_stop}
+    else:
+        header |= {
+            "kind": "unsent",
+            "code": completion.code,
+            "code_offset": completion.code_offset,
+            "detail": completion.detail,
+        }
+    return encode_frame(header | {"facts": completion.facts}, completion.input_ids, completion.output_ids)
+
+
+def decode_body(body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Split a body into its header and the bytes of its ids.
+
+    Raises:
+        ValueError: not a body.
+    """
+    (length,) = _HEADER.unpack_from(body) if len(body) >= _HEADER.size else (len(body),)
+    if length > len(body) - _HEADER.size:
+        raise ValueError("the header is longer than the frame")
+    header = orjson.loads(body[_HEADER.size : _HEADER.size + length])
+    ids = body[_HEADER.size + length :]
+    if not isinstance(header, dict) or len(ids) != 4 * (header.get("n_in", 0) + header.get("n_out", 0)):
+        raise ValueError("header and ids disagree")
+    return header, ids
+
+
+def decode_completion(body: bytes) -> Completion:
+    """Return the row of a `completion` or `unsent` body."""
+    header, data = decode_body(body)
+    ids = np.frombuffer(data, "<i4").astype(np.int32)
+    n_in = header["n_in"]
+    return Completion(
+        row_id=header["row_id"],
+        input_ids=ids[:n_in],
+        output_ids=ids[n_in:],
+        finish_reason=header.get("finish_reason", "unsent"),
+        matched_stop=header.get("matched_stop"),
+        code=header.get("code", ""),
+        code_offset=header.get("code_offset", -1),
+        detail=header.get("detail", ""),
+        facts=header["facts"],
+    )
+
+
+def read_frames(file: BinaryIO) -> Iterator[Frame]:
+    """Yield the good frames of a file from its start; a torn or corrupt frame ends it.
+
+    Every checksum is verified; one frame is in memory at a time.
+    """
+    if file.read(len(MAGIC)) != MAGIC:
+        return
+    place = len(MAGIC)
+    while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
+        length, crc = _PREFIX.unpack(prefix)
+        if length > LARGEST_BODY_BYTES:
+            return
+        body = file.read(length)
+        if len(body) != length or zlib.crc32(body) != crc:
+            return
+        try:
+            header, _ = decode_body(body)
+        except ValueError:
+            return
+        place += _PREFIX.size
+        yield Frame(header, place, place + length)
+        place += length

@@ -1,0 +1,179 @@
+"""What rawseq asks of an object store, and how one is opened.
+
+Two stores keep the same contract (`tests/tasks/storage/test_store.py` runs one table against both): a folder
+and S3. A key is a relative path of plain segments. An object is either whole or absent, and once it was put
+with `create_only` nobody replaces it through that call.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+import orjson
+
+from tasks.errors import DataError, JobError
+from tasks.spec import StoreSpec
+
+_SEGMENT = re.compile(r"[A-Za-z0-9._=-]+")
+
+
+class MissingError(DataError):
+    """An object that should be in the store is not there: names the object."""
+
+
+@attrs.frozen(slots=True)
+class ObjectInfo:
+    """What a store says of one object.
+
+    Args:
+        key: relative to the store's prefix.
+        size: bytes.
+        sha256: hex digest that was stored with the object; "" where the store keeps none.
+        modified: seconds since the epoch, by the store's clock.
+    """
+
+    key: str
+    size: int
+    sha256: str
+    modified: float
+
+
+class ObjectStore(Protocol):
+    """Whole objects by key, under one prefix. Calls block: run them in a thread, never on an event loop.
+
+    Every method raises `SurroundingsError` when a person must act (bucket, credentials, disk) and
+    `LaterError` when the deadline passed without an answer.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The prefix for people: a path or `s3://bucket/prefix`."""
+
+    def put(self, key: str, data: bytes, *, create_only: bool = False) -> bool:
+        """Store `data` whole and durable; with `create_only` only if absent, else return False."""
+
+    def get(self, key: str) -> bytes:
+        """Return the object's bytes; `MissingError` if absent, `DataError` if not what was stored."""
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Return what is known of `key`, None if absent."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose key starts with `prefix`, in key order."""
+
+    def children(self) -> Iterator[str]:
+        """Yield the first path segments right below the prefix that have something below them."""
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; nothing happens if it is absent."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is a relative path of plain segments.
+
+    Raises:
+        ValueError: for `..`, empty segments and characters that some store would change.
+    """
+    for segment in key.split("/"):
+        if not _SEGMENT.fullmatch(segment) or segment in (".", "..") or len(segment) > 255:
+            raise ValueError(f"object key {key!r}: segment {segment!r} is not [A-Za-z0-9._=-]{{1,255}}")
+    return key
+
+
+def canonical(value: Any) -> bytes:
+    """Return `value` as canonical JSON: UTF-8, sorted keys, no spaces."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the hex sha256 of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def parse_s3_uri(uri: str) -> tuple[str, str]:
+    """Return bucket and prefix of an `s3://bucket/prefix` address.
+
+    Raises:
+        JobError: when there is no bucket, or user info, query or fragment are in it.
+    """
+    match = re.fullmatch(r"s3://([a-z0-9][a-z0-9._-]{1,62})(?:/([^?#@]*))?", uri)
+    if match is None:
+        raise JobError(f"store.uri: expected s3://bucket/prefix without credentials or query, got {uri!r}")
+    return match[1], (match[2] or "").strip("/")
+
+
+def open_store(
+    spec: StoreSpec,
+    prefix: str = "",
+    credentials: Mapping[str, str] | None = None,
+    *,
+    ca_bundle: str | None = None,
+) -> ObjectStore:
+    """Open `<spec.uri>/<prefix>`: a folder, or S3 for `s3://`. Creates no bucket and asks nothing yet.
+
+    Args:
+        spec: the job's store section.
+        prefix: the job id, or "" when `spec.uri` already is a job's own prefix.
+        credentials: `aws_access_key_id`, `aws_secret_access_key` and perhaps `aws_session_token`, of a
+            Prefect block that the caller resolved; None leaves it to the AWS chain.
+        ca_bundle: PEM file that signs the endpoint's certificate; None leaves it to the AWS chain.
+    """
+    if spec.uri.startswith("s3://"):
+        from tasks.storage.s3_store import S3Store  # boto3 takes a third of a second to import
+
+        return S3Store.open(spec, prefix, credentials, ca_bundle)
+    if re.match(r"[a-z][a-z0-9+.-]*://", spec.uri) and not spec.uri.startswith("file://"):
+        raise JobError(f"store.uri: expected a folder or s3://bucket/prefix, got {spec.uri!r}")
+    from tasks.storage.folder_store import FolderStore
+
+    folder = Path(spec.uri.removeprefix("file://")).expanduser()
+    return FolderStore((folder / prefix if prefix else folder).absolute())
+
+
+def find_job(spec: StoreSpec, **options: Any) -> ObjectStore:
+    """Open the job at `spec.uri`: the prefix that holds `job.json`, or the only job right below it.
+
+    Raises:
+        JobError: no job there, or several: lists them.
+    """
+    store = open_store(spec, **options)
+    if store.head("job.json") is not None:
+        return store
+    jobs = sorted({info.key.split("/")[0] for info in _job_files(store)})
+    store.close()
+    if len(jobs) == 1:
+        return open_store(spec, jobs[0], **options)
+    if not jobs:
+        raise JobError(f"{spec.uri}: expected the prefix of a job (with job.json), found none there")
+    raise JobError(f"{spec.uri}: holds {len(jobs)} jobs; name one: " + ", ".join(jobs))
+
+
+def _job_files(store: ObjectStore) -> Iterator[ObjectInfo]:
+    for child in store.children():
+        info = store.head(f"{child}/job.json")
+        if info is not None:
+            yield info
+
+
+def put_content(store: ObjectStore, key: str, data: bytes) -> None:
+    """Store `data` under a key that is named by its sha256; harmless when it is already there.
+
+    Raises:
+        DataError: what the store holds afterwards has another size or digest.
+    """
+    digest = sha256_hex(data)
+    if store.put(key, data, create_only=True):
+        return
+    info = store.head(key)
+    if info is not None and info.size == len(data) and info.sha256 in ("", digest):
+        return
+    store.put(key, data)  # the name says what belongs there, and that is not what lies there
+    info = store.head(key)
+    if info is None or info.size != len(data):
+        raise DataError(f"{store.uri}/{key}: expected {len(data)} bytes, got {info and info.size}")
