@@ -1,0 +1,175 @@
+"""The faithfulness probe: what one server does to token ids, by channel, with evidence.
+
+Transport is proved without relying on what the model says: `logit_bias` forces the closer and the end in
+one-token requests, and the same ids must come back. Then a natural answer is asked for and shown. Only the
+`/generate` ids decide; the other channels (its text, chat completions) are listed for what they lose.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from tasks.errors import ServerError
+from tasks.records import Ids
+from tasks.serving.client import ServerClient
+from tasks.serving.info import ServerInfo
+from tasks.serving.judge import (
+    FORCE,
+    Check,
+    ProbePlan,
+    has_closed,
+    in_vocabulary,
+    judge_forced,
+    judge_natural,
+    read_ids,
+    shorten,
+    verdict_of,
+)
+from tasks.serving.protocol import SAMPLING_DEFAULTS
+
+
+@attrs.frozen(slots=True, eq=False)
+class ProbeReport:
+    """What a server does to token ids.
+
+    Args:
+        url: the server.
+        verdict: `faithful`, `unfaithful` or `unknown`.
+        checks: what was checked, in order.
+        server: what the server says of itself.
+        prompt_ids: int32[n]: what was sent.
+        natural_ids: int32[m]: the natural answer's ids, verbatim.
+        names: display name of each natural id.
+        text: the natural answer decoded by us.
+        prompt_names: display name of each prompt id.
+    """
+
+    url: str
+    verdict: str
+    checks: tuple[Check, ...]
+    server: ServerInfo
+    prompt_ids: Ids
+    natural_ids: Ids
+    names: tuple[str, ...]
+    text: str
+    prompt_names: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the JSON object of the `probe` verb."""
+        return {
+            "url": self.url,
+            "verdict": self.verdict,
+            "checks": [attrs.asdict(check) for check in self.checks],
+            "server": self.server.describe(),
+            "natural": {"ids": self.natural_ids.tolist(), "names": list(self.names), "text": self.text},
+        }
+
+    def lines(self) -> list[str]:
+        """Return the report as plain lines for a person: what was sent, what came back, what was checked."""
+        info = self.server
+        parser = info.reasoning_parser or "off"
+        head = [
+            f"{self.url}: {self.verdict} · SGLang {info.version or '?'} · {info.model_path or '?'} · "
+            f"reasoning parser {parser}",
+            f"  sent  {_row(self.prompt_ids, self.prompt_names)}",
+            f"  got   {_row(self.natural_ids, self.names)}",
+        ]
+        width = max((len(c.name) for c in self.checks), default=0)
+        return head + [
+            f"  {'ok  ' if c.passed else 'LOST' if c.channel != 'generate' else 'FAIL'} {c.channel:<8} "
+            f"{c.name:<{width}}  expected {c.expected}; got {c.got}"
+            for c in self.checks
+        ]
+
+
+def _row(ids: Ids, names: Sequence[str], most: int = 24) -> str:
+    shown = [f"{i}:{n}" for i, n in zip(ids.tolist(), names, strict=False)]
+    if len(shown) > most:
+        shown = [*shown[: most // 2], f"… {len(shown) - most} more …", *shown[-most // 2 :]]
+    return " ".join(shown)
+
+
+async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> ProbeReport:
+    """Ask one server and judge it.
+
+    Raises:
+        ServerError: it does not answer.
+        SurroundingsError: the key is missing or wrong.
+    """
+    checks: list[Check] = []
+    for closer in dict.fromkeys(plan.closer_ids):
+        checks += await _forced(client, plan, "closer", closer, ends=False)
+    checks += await _forced(client, plan, "end", plan.end_ids[0], ends=True)
+    checks += await _forced(client, plan, "last_id", plan.vocab_size - 1, ends=False)
+    reply = await client.ask("/generate", _natural_body(plan))
+    natural = read_ids(reply.get("output_ids"))
+    checks += judge_natural(plan, reply)
+    closed = has_closed(plan, natural)
+    text = plan.decode(natural) if in_vocabulary(natural, plan.vocab_size) else ""
+    checks += _text_channel(plan, natural, text, reply)
+    checks += await _chat_channel(client, plan, info)
+    return ProbeReport(
+        url=client.url,
+        verdict=verdict_of(checks, closed),
+        checks=tuple(checks),
+        server=info,
+        prompt_ids=plan.input_ids,
+        natural_ids=natural,
+        names=tuple(plan.name_of(i) if 0 <= i < plan.vocab_size else str(i) for i in natural.tolist()),
+        text=text,
+        prompt_names=tuple(plan.name_of(i) for i in plan.input_ids.tolist()),
+    )
+
+
+async def _forced(client: ServerClient, plan: ProbePlan, name: str, token: int, *, ends: bool) -> list[Check]:
+    params = SAMPLING_DEFAULTS | {
+        "max_new_tokens": 1,
+        "temperature": 0.0,
+        "top_k": 1,
+        "logit_bias": {str(token): FORCE},
+    }
+    reply = await client.ask("/generate", {"input_ids": plan.input_ids, "sampling_params": params})
+    return judge_forced(plan, name, token, reply, ends=ends)
+
+
+def _text_channel(plan: ProbePlan, natural: Ids, text: str, reply: Mapping[str, Any]) -> list[Check]:
+    got = reply.get("text")
+    if not isinstance(got, str):
+        return [Check("text", "text", False, "the text of these ids", "no text (ids only)")]
+    names = [plan.name_of(i) for i in (*plan.closer_ids, *plan.end_ids) if i in set(natural.tolist())]
+    lost = [name for name in names if name not in got]
+    return [Check("text", "text", not lost and got == text, shorten(text), shorten(got))]
+
+
+async def _chat_channel(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> list[Check]:
+    expected = "the answer with its closer, in one piece"
+    try:
+        reply = await client.chat(
+            [{"role": "user", "content": plan.question}], plan.max_new_tokens, temperature=0.0
+        )
+    except ServerError as error:
+        return [Check("chat_content", "chat", False, expected, f"no answer: {str(error)[:200]}")]
+    message = _message(reply)
+    content, apart = message.get("content") or "", message.get("reasoning_content")
+    closers = [plan.name_of(i) for i in plan.closer_ids]
+    whole = bool(content) and all(name in content for name in closers) and not apart
+    parser = f"parser {info.reasoning_parser or 'off'}"
+    got = f"{parser}: content {shorten(str(content))}"
+    if apart:
+        got += f", reasoning_content {shorten(str(apart))}: the closer belongs to neither"
+    return [Check("chat_content", "chat", whole, expected, got)]
+
+
+def _message(reply: Mapping[str, Any]) -> dict[str, Any]:
+    choices = reply.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    message = first.get("message") if isinstance(first, dict) else {}
+    return message if isinstance(message, dict) else {}
+
+
+def _natural_body(plan: ProbePlan) -> dict[str, Any]:
+    params = SAMPLING_DEFAULTS | plan.sampling | {"max_new_tokens": plan.max_new_tokens}
+    for name in ("seed", "sampling_seed"):
+        params.pop(name, None)
+    return {"input_ids": plan.input_ids, "sampling_params": params}

@@ -1,0 +1,212 @@
+"""SGLang's wire shapes for token-level generation: payloads and replies (pure).
+
+Read in SGLang 0.5.23 (`srt/entrypoints/http_server.py`, `srt/managers/io_struct.py`,
+`srt/sampling/sampling_params.py`, `srt/managers/schedule_batch.py`); older versions' differences are in
+`gates`, errors in `outcomes`.
+"""
+
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import orjson
+
+from tasks.errors import RowError
+from tasks.records import MAX_ID, Completion, Ids, Request
+from tasks.serving.gates import knows_seed
+from tasks.serving.outcomes import AttemptError, cut_body, read_error, short_value
+from tasks.verdicts import Code
+
+SAMPLING_DEFAULTS: Final[dict[str, Any]] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "min_new_tokens": 0,
+    "n": 1,
+    "ignore_eos": False,
+    "skip_special_tokens": False,
+    "spaces_between_special_tokens": True,
+    "no_stop_trim": True,
+}
+"""Sent where the job says nothing: `/generate` reads no defaults of the model, and merges the server's
+`--preferred-sampling-params` under what is sent, so every key is sent. The last three touch text only."""
+
+EXTRA_BYTES: Final = 2048
+"""Bound of the unknown `meta_info` keys that are kept of one reply."""
+
+
+@attrs.frozen(slots=True)
+class Sent:
+    """One attempt as it went out.
+
+    Args:
+        url: the server's base URL.
+        version: the server's SGLang version.
+        rid: the attempt's request id.
+        latency_seconds: from send to the whole reply.
+        finished_at: when the whole reply was there, seconds since the epoch.
+    """
+
+    url: str
+    version: str
+    rid: str
+    latency_seconds: float = 0.0
+    finished_at: float = 0.0
+
+
+def build_payload(
+    request: Request, sampling: dict[str, Any], rid: str, vocab_size: int, version: str = ""
+) -> bytes:
+    """Return the JSON body of `POST /generate` for one row.
+
+    Args:
+        request: the row.
+        sampling: the job's resolved `sampling_params`; the row's own choices go over them.
+        rid: fresh for every attempt, of fixed length: SGLang aborts by prefix.
+        vocab_size: ids outside [0, vocab_size) are never sent: one kills a server (0.5.21 on).
+        version: the server's; fields that it does not know are left out.
+
+    Raises:
+        RowError: `id_out_of_vocabulary` when an id must not be sent.
+    """
+    check_ids(request.row_id, request.input_ids, vocab_size)
+    params = SAMPLING_DEFAULTS | sampling | request.sampling
+    params["max_new_tokens"] = request.max_new_tokens
+    params.pop("seed", None)
+    if knows_seed(version):
+        params["sampling_seed"] = request.seed
+    else:
+        params.pop("sampling_seed", None)
+    body = {"rid": rid, "input_ids": request.input_ids, "sampling_params": params, "stream": False}
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def check_ids(row_id: str, ids: Ids, vocab_size: int) -> None:
+    """Raise a `RowError` unless every id is within [0, vocab_size)."""
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        bad = low if low < 0 else high
+        offset = int(np.flatnonzero(ids == bad)[0])
+        raise RowError(
+            Code.ID_OUT_OF_VOCABULARY,
+            f"{row_id}: expected prompt ids in [0, {vocab_size}), got {bad}: not sent",
+            offset,
+        )
+
+
+def read_reply(request: Request, status: int, body: bytes, sent: Sent) -> Completion:
+    """Return what a server answered for a row, verbatim.
+
+    A reply that breaks an acceptance rule in a way that another attempt can mend (aborted, no ids, not JSON,
+    another request's) is an `AttemptError`; all others are kept with their facts for the grammar to judge.
+
+    Raises:
+        AttemptError: try again.
+        RowError: `prompt_too_long`, or `poison` for a request that the server refuses for good.
+        SurroundingsError: the key is missing or wrong, or this is no SGLang server.
+    """
+    if status != 200:
+        raise read_error(request.row_id, status, body, sent.url)
+    where = f"{sent.url}: {request.row_id} (rid {sent.rid})"
+    reply = _json_object(body, where)
+    meta = reply.get("meta_info")
+    if not isinstance(meta, dict):
+        raise AttemptError("malformed", f"{where}: expected meta_info in the reply, got {cut_body(body)}")
+    if meta.get("id") != sent.rid:
+        raise AttemptError("malformed", f"{where}: got the reply of request {meta.get('id')!r}")
+    finish = meta.get("finish_reason")
+    finish = finish if isinstance(finish, dict) else {}
+    kind = finish.get("type")
+    if kind not in ("stop", "length"):
+        raise AttemptError("aborted", f"{where}: expected finish stop or length, got {short_value(finish)}")
+    matched = finish.get("matched")
+    return Completion(
+        row_id=request.row_id,
+        input_ids=request.input_ids,
+        output_ids=_output_ids(reply, where),
+        finish_reason=kind,
+        matched_stop=matched if isinstance(matched, int) and not isinstance(matched, bool) else None,
+        facts=_facts(meta, sent),
+    )
+
+
+def _json_object(body: bytes, where: str) -> dict[str, Any]:
+    try:
+        reply = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise AttemptError("malformed", f"{where}: expected JSON, got {error}: {cut_body(body)}") from None
+    if not isinstance(reply, dict):
+        raise AttemptError("malformed", f"{where}: expected one JSON object, got {cut_body(body)}")
+    return reply
+
+
+def _output_ids(reply: dict[str, Any], where: str) -> Ids:
+    values = reply.get("output_ids")
+    if not isinstance(values, list) or not values:
+        raise AttemptError("no_output", f"{where}: expected output_ids, got {short_value(values)}")
+    try:
+        wide = np.array(values)
+    except ValueError:  # nested lists of unequal length
+        wide = np.zeros(0)
+    if wide.dtype.kind != "i" or wide.ndim != 1:
+        raise AttemptError(
+            "malformed", f"{where}: expected output_ids to be integers, got {short_value(values)}"
+        )
+    if int(wide.min()) < 0 or int(wide.max()) > MAX_ID:
+        raise AttemptError("malformed", f"{where}: output_ids outside [0, {MAX_ID}]: {short_value(values)}")
+    return wide.astype(np.int32)
+
+
+_KNOWN_META: Final = frozenset(
+    {
+        "id",
+        "finish_reason",
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "weight_version",
+        "num_retractions",
+        "hidden_states",
+        "output_token_logprobs",
+        "output_top_logprobs",
+        "input_token_logprobs",
+        "input_top_logprobs",
+    }
+)
+
+
+def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
+    return {
+        "server": sent.url,
+        "server_version": sent.version,
+        "weight_version": str(meta.get("weight_version") or ""),
+        "rid": sent.rid,
+        "prompt_tokens": meta.get("prompt_tokens"),
+        "completion_tokens": meta.get("completion_tokens"),
+        "cached_tokens": meta.get("cached_tokens"),
+        "num_retractions": meta.get("num_retractions"),
+        "finish_reason": meta["finish_reason"],
+        "latency_seconds": round(sent.latency_seconds, 6),
+        "finished_at": sent.finished_at,
+        "extras": _extras(meta),
+    }
+
+
+def _extras(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the unknown `meta_info` keys, small ones first, as long as they fit `EXTRA_BYTES` together."""
+    sized = sorted((len(text), key) for key, text in _encoded(meta))
+    kept, room = {}, EXTRA_BYTES
+    for size, key in sized:
+        room -= size + len(key)
+        if room < 0:
+            break
+        kept[key] = meta[key]
+    return kept
+
+
+def _encoded(meta: dict[str, Any]) -> list[tuple[str, bytes]]:
+    return [(key, orjson.dumps(value)) for key, value in meta.items() if key not in _KNOWN_META]

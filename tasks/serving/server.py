@@ -1,0 +1,154 @@
+"""One server as the fleet sees it: its state, its window, the rows in flight on it."""
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+import attrs
+
+from tasks.records import Completion
+from tasks.serving.client import ServerClient
+from tasks.serving.ensure import ServerReport
+from tasks.serving.settings import Patience
+from tasks.serving.window import Window, on_busy, open_window
+
+OPENING, OPEN, CHECKING, AWAY, CLOSED = "opening", "open", "checking", "away", "closed"
+"""Being ensured at first · takes rows · in doubt, takes none · down, being waited for · shut out for good."""
+
+
+@attrs.define(slots=True, eq=False)
+class Flight:
+    """One attempt at a row that is on its way.
+
+    Args:
+        rid: its request id.
+        row: whose attempt it is; opaque here.
+        cap: most ids it may generate.
+        started: when it was sent, monotonic seconds.
+        task: what waits for the reply.
+        given_up: why it was dropped, "" while it is waited for.
+    """
+
+    rid: str
+    row: Any
+    cap: int
+    started: float
+    task: "asyncio.Task[None] | None" = None
+    given_up: str = ""
+
+    def drop(self, why: str) -> None:
+        """Stop waiting for it; its task sees `given_up` and hands the row back."""
+        if not self.given_up and self.task is not None:
+            self.given_up = why
+            self.task.cancel()
+
+
+class Server:
+    """One server of the fleet; changed only on the event loop.
+
+    Args:
+        client: the open client.
+        patience: time limits.
+        wished: rows in flight at first that the job asks for.
+    """
+
+    def __init__(self, client: ServerClient, patience: Patience, wished: int | None) -> None:
+        self.client = client
+        self.url = client.url
+        self.patience = patience
+        self.wished = wished
+        self.state = OPENING
+        self.window = Window(1)
+        self.report: ServerReport | None = None
+        self.error: Exception | None = None
+        self.flights: dict[str, Flight] = {}
+        self.away_since = time.monotonic()
+        self.busy_until = 0.0
+        self.busy_since: float | None = None
+        self.busy_times = 0
+        self.failures_in_a_row = 0
+        self.slow_token_seconds = 0.0
+        self.finished = 0
+        self.generated = 0
+        self.evictions = 0
+        self.epoch = 0
+
+    def admit(self, report: ServerReport) -> None:
+        """Open it after a passed probe; its window starts anew at what it runs."""
+        self.report, self.error = report, None
+        self.reopen()
+        self.busy_until, self.busy_since, self.busy_times, self.failures_in_a_row = 0.0, None, 0, 0
+        self.window = open_window(self.wished, report.slots)
+
+    def reopen(self) -> None:
+        """Let it take rows; whoever watched it before stops by the changed epoch."""
+        self.state = OPEN
+        self.epoch += 1
+
+    def shut(self, state: str, error: Exception | None = None) -> None:
+        """Take it out: `AWAY` until a fresh probe, or `CLOSED` for good with the error."""
+        if self.state != AWAY:
+            self.away_since = time.monotonic()
+        self.state, self.error = state, error
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more row may be sent to it now."""
+        return self.state == OPEN and now >= self.busy_until and len(self.flights) < self.window.limit
+
+    def load(self) -> float:
+        """Rows in flight relative to the window."""
+        return len(self.flights) / self.window.limit
+
+    def answered(self, completion: Completion) -> None:
+        """Learn from a completed row."""
+        count = completion.output_ids.size
+        self.finished += 1
+        self.generated += count
+        self.failures_in_a_row, self.busy_since, self.busy_times = 0, None, 0
+        if count >= 16:
+            seconds = float(completion.facts["latency_seconds"]) / count
+            self.slow_token_seconds = max(seconds, self.slow_token_seconds * 0.99)
+
+    def refused_as_busy(self, now: float) -> None:
+        """Leave it alone for a while after it said that it is full; longer each time."""
+        if now < self.busy_until:
+            return  # one wave of refusals counts once
+        self.window = on_busy(self.window)
+        self.busy_since = self.busy_since or now
+        self.busy_until = now + self.patience.backoff(self.busy_times)
+        self.busy_times += 1
+
+    def overdue(self, now: float) -> list[Flight]:
+        """Return the attempts that take longer than their cap explains: three times the slowest seen pace."""
+        if self.slow_token_seconds == 0.0:
+            return []
+        floor, pace = self.patience.deadline_floor_seconds, 3.0 * self.slow_token_seconds
+        return [f for f in self.flights.values() if now - f.started > max(floor, f.cap * pace)]
+
+    def describe(self) -> dict[str, Any]:
+        """Return its state as JSON-able data."""
+        return {
+            "url": self.url,
+            "state": self.state,
+            "limit": self.window.limit,
+            "in_flight": len(self.flights),
+            "finished": self.finished,
+            "generated": self.generated,
+            "evictions": self.evictions,
+        }
+
+
+class Listener(Protocol):
+    """Who is told of changes: the dispatch."""
+
+    def fill(self) -> None:
+        """A slot may be free."""
+
+    def on_alive(self, server: Server) -> None:
+        """A server in doubt is the one it was."""
+
+    def on_down(self, server: Server) -> None:
+        """A server is gone, and what was in flight with it."""
+
+    def on_admitted(self, server: Server) -> None:
+        """A server has passed a fresh probe."""

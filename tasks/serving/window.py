@@ -1,0 +1,67 @@
+"""How many rows may be in flight on one server, and how that limit adapts (pure).
+
+The server should always have a row waiting and never a long queue: waiting rows in
+[1, max(4, 2 % of running)]. Idle slots cost throughput; a deep queue costs nothing but the
+freedom to send a row elsewhere.
+"""
+
+from typing import Final
+
+import attrs
+
+from tasks.serving.info import Loads
+
+DEFAULT_LIMIT: Final = 64
+"""Rows in flight at first on a server that does not tell how many it runs (before 0.5.9)."""
+
+HIGHEST_LIMIT: Final = 65_536
+FULL_POOL: Final = 0.9
+"""Share of the KV pool above which more rows would only be pushed back (SGLang's own tuning guide)."""
+
+
+@attrs.frozen(slots=True)
+class Window:
+    """Limit of rows in flight on one server.
+
+    Args:
+        limit: rows in flight allowed, >= 1.
+        retracted: rows that the server had pushed back when it was last looked at.
+    """
+
+    limit: int
+    retracted: int = 0
+
+
+def open_window(wished: int | None, slots: int | None) -> Window:
+    """Return the first window: the job's wish, else what the server runs at once, plus one to wait."""
+    if wished is not None:
+        return Window(wished)
+    return Window(DEFAULT_LIMIT if slots is None else min(HIGHEST_LIMIT, slots + max(1, slots // 50)))
+
+
+def queue_target(running: int) -> int:
+    """Return the most rows that should wait on a server which runs `running`."""
+    return max(4, running // 50)
+
+
+def on_loads(window: Window, loads: Loads, in_flight: int) -> Window:
+    """Return the window after a look at the server.
+
+    Args:
+        window: before.
+        loads: what the server says.
+        in_flight: our rows on it now.
+    """
+    limit, target = window.limit, queue_target(loads.running)
+    if loads.retracted > window.retracted:
+        limit = min(limit, max(1, int(limit * 0.9)))
+    elif loads.waiting > target:
+        limit = min(limit, max(1, loads.running, limit - (loads.waiting - target)))
+    elif loads.waiting == 0 and loads.token_usage < FULL_POOL and in_flight >= limit:
+        limit = min(HIGHEST_LIMIT, limit + max(1, limit // 50))
+    return Window(limit, loads.retracted)
+
+
+def on_busy(window: Window) -> Window:
+    """Return the window after a server said that it is full (503, 429, 408)."""
+    return attrs.evolve(window, limit=max(1, int(window.limit * 0.9)))

@@ -1,0 +1,276 @@
+"""Rows over a scripted server on a real socket: each ends once, whatever the server does."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from aiohttp import web
+from scripted import (
+    PLAN,
+    VOCAB,
+    ListLane,
+    Scripted,
+    assert_right,
+    requests,
+    scripted_server,
+    settings,
+)
+
+from tasks.errors import SurroundingsError, UnfaithfulError
+from tasks.records import Completion, Request
+from tasks.serving.dispatch import Dispatch
+from tasks.serving.fleet import Fleet
+
+
+async def _run(lane: ListLane, *servers: Scripted, max_attempts: int = 5, **options: object) -> Dispatch:
+    async with Fleet(settings(*(s.url for s in servers), **options)) as fleet:  # type: ignore[arg-type]
+        await fleet.ensure()
+        async with Dispatch(fleet, PLAN.sampling, VOCAB, max_attempts) as dispatch:
+            async with asyncio.timeout(30):
+                await dispatch.run(lane)
+        return dispatch
+
+
+async def test_every_row_comes_back_once() -> None:
+    """Fifty rows through a window of four: right ids, unique rids, never more than four at once."""
+    async with scripted_server() as server:
+        lane = ListLane(requests(50))
+        dispatch = await _run(lane, server)
+        assert_right(lane)
+        assert len({body["rid"] for body in server.rows}) == 50
+        assert dispatch.stats().finished == 50
+        assert server.most_running <= 8
+
+
+async def test_two_lanes_share_one_window() -> None:
+    """A lane that waits for its slowest row does not keep another from being served."""
+    async with scripted_server() as server:
+        gate = asyncio.Event()
+
+        async def hold(body: dict, before: int) -> None:
+            if body["input_ids"][2] == 0:
+                await gate.wait()
+
+        server.hook = hold
+        slow, quick = ListLane(requests(3)), ListLane(requests(30, first=3))
+        async with Fleet(settings(server.url)) as fleet:
+            await fleet.ensure()
+            async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch:
+                first = asyncio.ensure_future(dispatch.run(slow))
+                async with asyncio.timeout(10):
+                    await dispatch.run(quick)
+                assert not first.done()
+                gate.set()
+                await first
+        assert_right(slow)
+        assert_right(quick)
+
+
+async def test_follow_up_rows_are_sent() -> None:
+    """A lane whose next turn becomes ready only when the last one finished is served to its end."""
+
+    class Turns(ListLane):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.planned = {f"s:0#t{turn}~s0" for turn in range(4)}
+            self.requests = [self.turn(0)]
+
+        def turn(self, number: int) -> Request:
+            return Request(f"s:0#t{number}~s0", np.array([1, number], np.int32), 8, seed=0, turn=number)
+
+        def finished(self, completion: Completion) -> None:
+            super().finished(completion)
+            if len(self.completions) < 4:
+                self.requests.append(self.turn(len(self.completions)))
+
+    async with scripted_server() as server:
+        lane = Turns()
+        await _run(lane, server)
+        assert_right(lane)
+
+
+async def test_hungry_waits_for_room() -> None:
+    """`hungry` returns while less than one window of rows is ready, and not before."""
+    async with scripted_server() as server:
+        gate = asyncio.Event()
+
+        async def hold(body: dict, before: int) -> None:
+            await gate.wait()
+
+        server.hook = hold
+        async with Fleet(settings(server.url)) as fleet:
+            await fleet.ensure()
+            async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch:
+                await dispatch.hungry()
+                lane = ListLane(requests(40))
+                running = asyncio.ensure_future(dispatch.run(lane))
+                waiting = asyncio.ensure_future(dispatch.hungry())
+                await asyncio.wait([waiting], timeout=0.1)
+                assert not waiting.done()
+                gate.set()
+                await waiting
+                await running
+        assert_right(lane)
+
+
+async def test_cancelling_keeps_what_finished_and_aborts_the_rest() -> None:
+    """Leaving a dispatch stops admitting, aborts what is in flight by rid, and doubles nothing."""
+    async with scripted_server() as server:
+
+        async def hold(body: dict, before: int) -> None:
+            if before >= 6:
+                await asyncio.Event().wait()
+
+        server.hook = hold
+        lane = ListLane(requests(20))
+        async with Fleet(settings(server.url)) as fleet:
+            await fleet.ensure()
+            async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch:
+                running = asyncio.ensure_future(dispatch.run(lane))
+                while len(lane.completions) < 6 or server.running < 4:
+                    await asyncio.wait([running], timeout=0.02)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+        assert len(lane.completions) == 6
+        held = {body["rid"] for body in server.rows[6:]}
+        assert held == set(server.aborted)
+
+
+async def test_ids_outside_the_vocabulary_are_never_sent() -> None:
+    """One such id kills a server: the row is rejected here, the others go on."""
+    async with scripted_server() as server:
+        bad = Request("s:bad#t0~s0", np.array([1, VOCAB], np.int32), 8, seed=0)
+        lane = ListLane([bad, *requests(3)])
+        await _run(lane, server)
+        assert lane.by_row()["s:bad#t0~s0"].code == "id_out_of_vocabulary"
+        assert all(VOCAB not in body["input_ids"] for body in server.seen)
+
+
+async def test_a_lane_that_breaks_breaks_only_itself() -> None:
+    """An error of the journal reaches whoever runs that lane; other lanes are served."""
+
+    class Full(ListLane):
+        def finished(self, completion: Completion) -> None:
+            raise OSError(28, "No space left on device")
+
+    async with scripted_server() as server:
+        good = ListLane(requests(10))
+        async with Fleet(settings(server.url)) as fleet:
+            await fleet.ensure()
+            async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch:
+                broken = asyncio.ensure_future(dispatch.run(Full(requests(5, first=20))))
+                await dispatch.run(good)
+                with pytest.raises(OSError, match="No space"):
+                    await broken
+        assert_right(good)
+
+
+async def test_an_outage_costs_no_attempts() -> None:
+    """The server dies with rows in flight and comes back: every row once, none counted against."""
+    async with scripted_server() as server:
+        died = False
+
+        async def die(body: dict, before: int) -> None:
+            nonlocal died
+            if before == 10 and not died:
+                died = True
+                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(_bounce(server)))
+                await asyncio.Event().wait()
+
+        server.hook = die
+        lane = ListLane(requests(40))
+        dispatch = await _run(lane, server)
+        assert_right(lane)
+        assert lane.failures == []
+        assert dispatch.stats().outcomes["crash"] >= 1
+
+
+async def _bounce(server: Scripted) -> None:
+    await server.stop()
+    await asyncio.sleep(0.3)
+    await server.start_again()
+
+
+async def test_a_dead_server_hands_its_rows_to_the_other() -> None:
+    """Of two servers one dies for good: the other finishes the job."""
+    async with scripted_server() as first, scripted_server() as second:
+
+        async def die(body: dict, before: int) -> None:
+            if before == 5:
+                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(first.stop()))
+                await asyncio.Event().wait()
+
+        first.hook = die
+        lane = ListLane(requests(60))
+        await _run(lane, first, second)
+        assert_right(lane)
+        assert lane.failures == []
+
+
+async def test_a_dead_fleet_says_which_and_for_how_long() -> None:
+    """No server comes back within the limit: the run ends with the URL and the time."""
+    async with scripted_server() as server:
+
+        async def die(body: dict, before: int) -> None:
+            asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(server.stop()))
+            await asyncio.Event().wait()
+
+        server.hook = die
+        with pytest.raises(SurroundingsError, match=rf"{server.url} for \d+ s"):
+            await _run(ListLane(requests(4)), server, ready_timeout_seconds=1.0)
+
+
+async def test_a_row_that_kills_servers_is_parked() -> None:
+    """A server dies of one row whenever it comes: it is found, counted only when alone, parked; others finish."""
+    async with scripted_server() as server:
+
+        async def die(body: dict, before: int) -> None:
+            if body["input_ids"][2] == 7:
+                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(_bounce(server)))
+                await asyncio.Event().wait()
+
+        server.hook = die
+        lane = ListLane(requests(20))
+        await _run(lane, server, max_attempts=2)
+        rows = lane.by_row()
+        assert rows.pop("s:7#t0~s0").code == "poison"
+        assert all(c.sent for c in rows.values())
+        assert {(row, alone) for row, outcome, alone in lane.failures} == {("s:7#t0~s0", True)}
+        assert len(lane.failures) == 2
+
+
+async def test_changed_weights_end_the_run() -> None:
+    """Rows of other weights are not kept: the server is shut out, the run ends with both versions."""
+    async with scripted_server() as server:
+
+        async def change(body: dict, before: int) -> web.Response | None:
+            if before == 5:
+                server.weights = "step-2"
+            return None
+
+        server.hook = change
+        lane = ListLane(requests(20))
+        with pytest.raises(UnfaithfulError, match=r"weights changed.*'default'.*'step-2'"):
+            await _run(lane, server)
+        assert {c.facts["weight_version"] for c in lane.completions} == {"default"}
+
+
+async def test_samples_of_a_prompt_prefer_one_server() -> None:
+    """Rows of one affinity go to one server while it has room."""
+    async with scripted_server() as first, scripted_server() as second:
+        for turn in range(6):
+            lane = ListLane(requests(3, first=3 * turn, affinity="s:1"))
+            await _run(lane, first, second)
+        assert min(len(first.rows), len(second.rows)) == 0
+        lane = ListLane(requests(40, first=30))
+        await _run(lane, first, second)
+        assert min(len(first.rows), len(second.rows)) >= 10
+
+
+def test_payload_is_json_with_every_key() -> None:
+    """What is sent is plain JSON with every sampling key explicit."""
+    from tasks.serving.protocol import SAMPLING_DEFAULTS, build_payload
+
+    body = json.loads(build_payload(requests(1)[0], PLAN.sampling, "r" * 32, VOCAB, "0.5.23"))
+    assert set(SAMPLING_DEFAULTS) | {"max_new_tokens", "sampling_seed"} == set(body["sampling_params"])
