@@ -1,5 +1,7 @@
-"""The `rawseq` command. Exit status: 0 fine, 1 failed, 2 bad arguments or job, 3 not complete yet,
-4 unknown, 5 environment, 130 or 143 on a signal (decisions 18).
+"""The `rawseq` command.
+
+Exit status: 0 fine, 1 failed, 2 bad arguments or job, 3 not complete yet, 4 unknown, 5 environment, 130 or 143
+on a signal (decisions 18).
 """
 
 import json

@@ -39,7 +39,12 @@ def moving_bar(console: Console, counters: Callable[[], Counters | None]) -> Ite
     if not console.is_terminal:
         yield
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
     stop = threading.Event()
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0, text="")
@@ -63,7 +68,8 @@ def bar_text(state: Counters) -> str:
     """Return the words beside the bar."""
     left = state.estimate_seconds
     return (
-        f"{state.rows_finished}/{state.rows_total} rows · {state.batches_committed}/{state.batches} batches · "
+        f"{state.rows_finished}/{state.rows_total} rows · "
+        f"{state.batches_committed}/{state.batches} batches · "
         f"{state.tokens_per_second:,.0f} tokens/s" + (f" · {left:.0f} s to go" if left is not None else "")
     )
 
@@ -96,6 +102,8 @@ def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("check", "passed", "expected", "got", title=title, title_justify="left")
     for check in checks:
         passed = check["passed"]
-        mark = Text("-", "dim") if passed is None else Text("yes", "green") if passed else Text("NO", "bold red")
+        mark = (
+            Text("-", "dim") if passed is None else Text("yes", "green") if passed else Text("NO", "bold red")
+        )
         table.add_row(str(check["name"]), mark, str(check.get("expected", "")), str(check.get("got", "")))
     return table

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 import attrs
+import orjson
 import psutil
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -107,7 +108,7 @@ def start_seaweed(
     Args:
         folder: kept between runs: a later start over it finds the same objects.
         bucket: created if absent.
-        credentials: None makes up a pair; a restart over the same folder must be given the former pair.
+        credentials: None makes up a pair, kept in the folder for the next start.
         certificate: PEM files of certificate and key for https as well.
         port: of S3 over http; 0 takes a free one. A restart keeps the address by giving the former port.
         ready_seconds: how long a start may take.
@@ -115,10 +116,10 @@ def start_seaweed(
     Raises:
         SurroundingsError: `weed` is missing, or did not get ready: ends with its log.
     """
-    keys = dict(credentials or _new_credentials())
     folder = folder.absolute()
     (folder / "data").mkdir(parents=True, exist_ok=True)
     _end_leftover(folder)
+    keys = dict(credentials or _own_credentials(folder))
     ports = free_ports()
     https_port = ports.pop() if certificate else 0
     s3_port = port or ports.pop()
@@ -126,6 +127,31 @@ def start_seaweed(
     if certificate:
         command += [f"-s3.cert.file={certificate[0]}", f"-s3.key.file={certificate[1]}"]
         command.append(f"-s3.port.https={https_port}")
+    server = Seaweed(folder, bucket, s3_port, https_port, keys, _spawn(command, folder, keys))
+    try:
+        _wait_ready(server, ready_seconds)
+    except BaseException:
+        server.kill()
+        raise
+    return server
+
+
+def _own_credentials(folder: Path) -> dict[str, str]:
+    """Return the keys that were made up for this folder's server, made up now if it is new."""
+    path = folder / "credentials.json"
+    if not path.exists():
+        keys = {
+            "aws_access_key_id": f"rawseq{secrets.token_hex(6)}",
+            "aws_secret_access_key": secrets.token_hex(20),
+        }
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(orjson.dumps(keys))
+    found: dict[str, str] = orjson.loads(path.read_bytes())
+    return found
+
+
+def _spawn(command: list[str], folder: Path, keys: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "WEED_"))}
     environment |= {name.upper(): value for name, value in keys.items()}
     with (folder / "weed.log").open("ab") as log:
@@ -139,20 +165,7 @@ def start_seaweed(
             start_new_session=True,  # Ctrl-C is for us: it must still take our last objects
         )
     (folder / "weed.pid").write_text(f"{process.pid} {psutil.Process(process.pid).create_time()}")
-    server = Seaweed(folder, bucket, s3_port, https_port, keys, process)
-    try:
-        _wait_ready(server, ready_seconds)
-    except BaseException:
-        server.kill()
-        raise
-    return server
-
-
-def _new_credentials() -> dict[str, str]:
-    return {
-        "aws_access_key_id": f"rawseq{secrets.token_hex(6)}",
-        "aws_secret_access_key": secrets.token_hex(20),
-    }
+    return process
 
 
 def _command(folder: Path, bucket: str, s3_port: int, ports: list[int]) -> list[str]:

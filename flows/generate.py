@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow, get_run_logger, runtime
-from prefect.states import Completed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
 
 from tasks.errors import OperatorError, RawseqError
 from tasks.run import current_run, open_run

@@ -12,24 +12,22 @@ import numpy as np
 import orjson
 
 from tasks.lane import BatchLane
+from tasks.probing import api_key_of, probe_plan
 from tasks.records import CheckedBatch, Ragged
 from tasks.report import Summary, dataset_index
 from tasks.run import Run
 from tasks.serving.dispatch import Dispatch
-from tasks.serving.fleet import Fleet, ServerReport
-from tasks.serving.probe import ProbePlan
+from tasks.serving.ensure import ServerReport
+from tasks.serving.fleet import Fleet
+from tasks.serving.settings import FleetSettings
 from tasks.storage.journal import Journal
 from tasks.storage.ledger import Batch, FileEntry, Receipt
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
 from tasks.storage.source import open_sources
-from tasks.tokens.grammar import check_rows
+from tasks.tokens.check import check_rows
 from tasks.tokens.sampling import LengthLimits
-from tasks.tokens.template import render as render_messages
 from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.verdicts import accepted_codes
-
-FIRST_QUESTION = "What is 2+2?"
-"""The first user's own question: every server is asked it before any row is sent."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -83,31 +81,31 @@ async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport
         run: the current run; its fleet and dispatch are set.
         say: takes one line for a person at a time.
     """
-    question = [{"role": "user", "content": FIRST_QUESTION}]
-    probe = ProbePlan(
-        input_ids=render_messages(run.vocabulary, question),
-        messages=question,
-        closer_ids=run.grammar.closer_ids,
-        end_ids=tuple(sorted(run.vocabulary.end_ids)),
-        name_of=run.vocabulary.name_of,
-        decode=run.vocabulary.decode,
-        vocabulary_size=run.vocabulary.size,
-        template_args=run.vocabulary.template_args,
-    )
-    run.fleet = await Fleet.open(run.spec.servers, say)
-    reports = await run.fleet.ensure(probe)
-    run.limits = LengthLimits.tightest([report.info for report in reports])
-    run.dispatch = Dispatch(
-        run.fleet,
-        sampling=run.sampling.payload(),
-        max_attempts=run.spec.policy.max_attempts,
+    settings = FleetSettings(
+        servers=run.spec.servers,
+        plan=probe_plan(run.vocabulary, run.grammar, run.sampling, run.spec.model.tokenizer),
+        api_key=api_key_of(run.spec.servers),
         in_flight=run.spec.batch.in_flight,
+        log_dir=run.journal_root,
+    )
+    run.fleet = await run.stack.enter_async_context(Fleet(settings, say))
+    reports = await run.fleet.ensure()
+    run.limits = LengthLimits.tightest(
+        LengthLimits(
+            report.info.context_length, report.info.max_req_input_len, report.info.max_total_num_tokens
+        )
+        for report in reports
+    )
+    run.dispatch = await run.stack.enter_async_context(
+        Dispatch(run.fleet, run.sampling.payload(), run.vocabulary.size, run.spec.policy.max_attempts)
     )
     return reports
 
 
 def render(run: Run, batch: Batch) -> RenderedBatch:
     """Read the batch's records, open its journal and its conversations."""
+    assert run.sources is not None
+    assert run.limits is not None
     records = run.sources.read(batch)
     conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
     turns = BatchTurns(
@@ -160,7 +158,9 @@ def upload(run: Run, batch: Batch, checked: CheckedBatch) -> BatchFiles:
     rows = len(checked)
     return BatchFiles(
         shard=put("shards", encode_shard(checked), accepted, prompt + output) if accepted else None,
-        rejected=put("rejected", encode_rejected(checked), rows - accepted, lost) if accepted < rows else None,
+        rejected=put("rejected", encode_rejected(checked), rows - accepted, lost)
+        if accepted < rows
+        else None,
         provenance=put("provenance", encode_provenance(checked), rows, prompt + output + lost),
         frequencies=put("frequencies", encode_frequencies(checked), accepted, output) if accepted else None,
         by_verdict=dict(sorted(Counter(verdict.code for verdict in checked.verdicts).items())),
@@ -216,10 +216,9 @@ def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> Summary:
         tokens=totals.tokens,
         accepted_floor=run.spec.policy.accepted_floor,
         generated_rows=run.progress.rows_finished,
+        generated_tokens=run.progress.tokens,
         seconds=time.monotonic() - run.progress.started,
     )
     index = dataset_index(summary, [receipts[batch].as_json() for batch in sorted(receipts)])
     run.store.put("dataset.json", orjson.dumps(index, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2))
     return summary
-
-

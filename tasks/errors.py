@@ -52,7 +52,7 @@ class IdentityError(OperatorError):
 
 
 class UnfaithfulError(OperatorError):
-    """A server was shown to change token ids, or runs with a parser that the job forbids: carries evidence."""
+    """A server was shown to change token ids, or has a parser on that the job forbids: carries evidence."""
 
 
 class SurroundingsError(OperatorError):

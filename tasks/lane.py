@@ -27,7 +27,7 @@ class BatchLane:
         self._progress = progress
         self._ready: deque[Request] = deque()
         self._open = len(turns.row_ids) - len(journal.done)
-        requests, unsent = turns.open(journal.done)
+        requests, unsent = turns.open({row_id: journal.get(row_id) for row_id in journal.done})
         self._ready.extend(requests)
         for completion in unsent:
             self._keep(completion)
@@ -46,10 +46,6 @@ class BatchLane:
         """Return the next request, or None when none is ready now (a turn may follow one in flight)."""
         return self._ready.popleft() if self._ready else None
 
-    def give_back(self, request: Request) -> None:
-        """Return an untouched request to the front."""
-        self._ready.appendleft(request)
-
     def finished(self, completion: Completion) -> None:
         """Keep a completion and queue what follows it."""
         self._keep(completion)
@@ -60,9 +56,13 @@ class BatchLane:
         for never in unsent:
             self._keep(never)
 
-    def attempt_failed(self, request: Request, outcome: str, alone: bool) -> int:
-        """Note a failed attempt that counts against the row, across restarts; return the row's count so far."""
-        return self._journal.note_attempt(request.row_id, outcome, alone)
+    def attempt_failed(self, request: Request, outcome: str, alone: bool) -> None:
+        """Note a failed attempt that counts against the row, across restarts."""
+        self._journal.note_attempt(request.row_id, outcome, alone)
+
+    def attempts(self, row_id: str) -> int:
+        """Return the failed attempts that count against a row, over all runs."""
+        return self._journal.attempts.get(row_id, 0)
 
     def _keep(self, completion: Completion) -> None:
         self._journal.append(completion)

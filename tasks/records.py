@@ -186,7 +186,7 @@ class Verdict:
 
     Args:
         code: a `Code` value.
-        offset: index into the whole sequence (prompt + output) where the grammar broke; -1 for canonical rows.
+        offset: index into prompt + output where the grammar broke; -1 for canonical rows.
         segments: named half-open ranges that tile the whole sequence.
         detail: one sentence for a person: expected and got; "" for canonical rows.
     """

@@ -101,6 +101,7 @@ class Summary:
     tokens: Mapping[str, int]
     accepted_floor: float
     generated_rows: int
+    generated_tokens: int
     seconds: float
 
     @property
@@ -119,9 +120,8 @@ class Summary:
                 f": {named}" if named else ""
             )
         if self.accepted_share < self.accepted_floor:
-            return (
-                f"accepted share {self.accepted_share:.4f} is below policy.accepted_floor {self.accepted_floor}"
-            )
+            share, floor = self.accepted_share, self.accepted_floor
+            return f"accepted share {share:.4f} is below policy.accepted_floor {floor}"
         return ""
 
     def as_json(self) -> dict[str, Any]:
@@ -141,6 +141,7 @@ class Summary:
             "tokens": dict(self.tokens),
             "accepted_share": round(self.accepted_share, 6),
             "generated_rows": self.generated_rows,
+            "generated_tokens": self.generated_tokens,
             "seconds": round(self.seconds, 3),
             "failed_batches": [{"batch": batch, "error": error} for batch, error in self.failures],
         }

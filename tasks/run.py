@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -22,9 +22,10 @@ from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger, Plan
+from tasks.storage.source import Sources
 from tasks.storage.store import ObjectStore, open_store
 from tasks.tokens.grammar import Grammar, discover_grammar
-from tasks.tokens.sampling import ResolvedSampling, resolve_sampling
+from tasks.tokens.sampling import LengthLimits, ResolvedSampling, resolve_sampling
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 
 P = ParamSpec("P")
@@ -49,6 +50,8 @@ class Run:
         journal_root: local folder of this job's journals.
         name: unique name of this run: part of its journals' names.
         progress: counters of this run, for the bar and the artifact.
+        pool: threads for blocking work.
+        stack: what closes with the run: dispatch, fleet, store.
     """
 
     spec: JobSpec
@@ -62,7 +65,10 @@ class Run:
     name: str
     progress: Progress
     pool: ThreadPoolExecutor
+    stack: AsyncExitStack
     plan: Plan | None = None
+    sources: Sources | None = None
+    limits: LengthLimits | None = None
     fleet: Fleet | None = None
     dispatch: Dispatch | None = None
     summary: Summary | None = None
@@ -104,22 +110,24 @@ async def open_run(
         IdentityError: when the store's `job.json` resolves differently.
         SurroundingsError: when the store cannot be reached.
     """
-    with ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="rawseq-store") as pool:
-        run = await asyncio.get_running_loop().run_in_executor(pool, _resolve, spec, name, credentials, pool)
-        token = _CURRENT.set(run)
-        try:
-            observer = OBSERVER.get()
-            if observer is not None:
-                observer(run)
-            yield run
-        finally:
-            _CURRENT.reset(token)
-            if run.fleet is not None:
-                await run.fleet.close()
+    async with AsyncExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="rawseq-store"))
+        loop = asyncio.get_running_loop()
+        run = await loop.run_in_executor(pool, _resolve, spec, name, credentials, pool, stack)
+        stack.callback(run.store.close)
+        stack.callback(_CURRENT.reset, _CURRENT.set(run))
+        observer = OBSERVER.get()
+        if observer is not None:
+            observer(run)
+        yield run
 
 
 def _resolve(
-    spec: JobSpec, name: str, credentials: Mapping[str, str] | None, pool: ThreadPoolExecutor
+    spec: JobSpec,
+    name: str,
+    credentials: Mapping[str, str] | None,
+    pool: ThreadPoolExecutor,
+    stack: AsyncExitStack,
 ) -> Run:
     vocabulary = load_vocabulary(spec.model)
     grammar = discover_grammar(vocabulary)
@@ -132,7 +140,7 @@ def _resolve(
         "sampling": sampling.payload(),
         "template_args": vocabulary.template_args,
     }
-    store = open_store(spec.store, spec.job_id, credentials)
+    store = open_store(spec.store, spec.job_id, credentials=credentials)
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, resolved)
     return Run(
@@ -147,6 +155,7 @@ def _resolve(
         name=name,
         progress=Progress(),
         pool=pool,
+        stack=stack,
     )
 
 

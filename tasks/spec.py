@@ -135,7 +135,7 @@ class SamplingSpec(Section):
     )
     max_new_tokens: int | None = _field(
         None,
-        "Cap of generated ids a row; empty: 32,768 in thinking mode, 4,096 otherwise. Clamped to the context.",
+        "Cap of generated ids a row; empty: 32,768 when thinking, else 4,096. Clamped to the context.",
         5,
         identity=True,
         ge=1,
@@ -239,7 +239,7 @@ class JobSpec(Section):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return what `job_id` hashes: the fields that can change a token, by path, where not at their default.
+        """Return what `job_id` hashes: the fields that can change a token, where not at their default.
 
         Defaults are left out so that a field added by a later version does not rename existing jobs.
         """

@@ -25,7 +25,7 @@ from tasks.errors import JobError, RawseqError
 from tasks.records import CheckedBatch
 from tasks.report import Summary, verdict_rows
 from tasks.run import current_run
-from tasks.serving.fleet import ServerReport
+from tasks.serving.ensure import ServerReport
 from tasks.spec import StoreSpec
 from tasks.storage.ledger import Batch
 
@@ -55,7 +55,7 @@ async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
         return None
     where = f"store.credentials_block: Secret block {store.credentials_block!r}"
     try:
-        block = await Secret.aload(store.credentials_block)
+        block: Any = await Secret.aload(store.credentials_block)
     except ValueError:
         raise JobError(f"{where}: expected an existing block, found none of that name") from None
     value = block.get()
@@ -66,7 +66,9 @@ async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
             raise JobError(f"{where}: expected a JSON object, got other text") from None
     missing = [key for key in CREDENTIAL_KEYS if not isinstance(value, dict) or key not in value]
     if missing:
-        raise JobError(f"{where}: expected a JSON object with {', '.join(CREDENTIAL_KEYS)}; missing {missing}")
+        raise JobError(
+            f"{where}: expected a JSON object with {', '.join(CREDENTIAL_KEYS)}; missing {missing}"
+        )
     return {str(key): str(part) for key, part in value.items()}
 
 
@@ -91,7 +93,7 @@ async def ensure_servers() -> tuple[ServerReport, ...]:
     log = get_run_logger()
     reports = await batches.open_fleet(run, log.info)
     for report in reports:
-        log.info("%s\n%s", report.url, "\n".join(report.describe()))
+        log.info("\n".join(report.lines()))
     return reports
 
 
@@ -137,7 +139,9 @@ async def check_tokens(rendered: RenderedBatch) -> CheckedBatch:
     checked = await run.in_thread(batches.check, run, rendered)
     rejected = len(checked) - int(checked.accepted.sum())
     if rejected:
-        codes = sorted({v.code for v, good in zip(checked.verdicts, checked.accepted, strict=True) if not good})
+        codes = sorted(
+            {v.code for v, good in zip(checked.verdicts, checked.accepted, strict=True) if not good}
+        )
         get_run_logger().warning("%d of %d rows rejected: %s", rejected, len(checked), ", ".join(codes))
     return checked
 

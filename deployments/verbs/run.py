@@ -13,7 +13,9 @@ from tasks.report import Summary
 
 @click.command()
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job file.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job file."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
 def run(job: Path, settings: tuple[str, ...], as_json: bool) -> int:
     """Make every row of JOB that its ledger does not list yet."""
@@ -45,13 +47,15 @@ def summary_lines(summary: Summary) -> list[str]:
     batches, rows, tokens = summary.as_json()["batches"], summary.rows, summary.tokens
     made = summary.generated_rows
     if not made and not summary.problem:
-        first = f"every batch was already committed ({batches['total']} of {batches['total']}): nothing generated"
+        first = (
+            f"every batch was already committed ({batches['total']} of {batches['total']}): nothing generated"
+        )
     else:
-        pace = f", {tokens['output'] / summary.seconds:,.0f} tokens/s" if summary.seconds and made else ""
+        pace = f", {summary.generated_tokens / summary.seconds:,.0f} tokens/s" if summary.seconds else ""
         first = f"{made} rows generated in {summary.seconds:.1f} s{pace}"
     return [
         first,
-        f"batches {batches['committed']} of {batches['total']} committed ({batches['skipped']} before this run)",
+        f"batches {batches['committed']} of {batches['total']} committed, {batches['skipped']} before this run",
         f"rows    {rows['total']} = {rows['accepted']} accepted + {rows['rejected']} rejected",
         f"tokens  {tokens['prompt']} prompt + {tokens['output']} output",
         f"store   {summary.store}",

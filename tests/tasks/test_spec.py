@@ -33,8 +33,8 @@ def changed(path: str, value: object) -> dict[str, object]:
         pytest.param("batch.rows", 0, ["batch.rows", "greater than or equal to 1", "got 0"], id="bound"),
         pytest.param("batch.rowz", 5, ["batch.rowz", "unknown field", "rows, in_flight"], id="unknown-field"),
         pytest.param("model.tokenizer", None, ["model.tokenizer", "string", "got null"], id="null"),
-        pytest.param("prompts.turns", "all", ["prompts.turns", "'each', 'last' or 'first'", '"all"'], id="choice"),
-        pytest.param("sampling.top_k", 0, ["sampling.top_k", "-1 (all) or at least 1", "got 0"], id="top-k-zero"),
+        pytest.param("prompts.turns", "all", ["prompts.turns", "'each'", 'got "all"'], id="choice"),
+        pytest.param("sampling.top_k", 0, ["sampling.top_k", "-1 (all)", "got 0"], id="top-k-zero"),
         pytest.param("name", "Kimi Data", ["name", "pattern", "Kimi Data"], id="name"),
         pytest.param("servers.urls", ["127.0.0.1:1"], ["servers.urls", "http://host:port"], id="url-scheme"),
         pytest.param(

@@ -1,0 +1,59 @@
+"""`rawseq status STORE`: what the ledger lists, while a run goes or after."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+
+from deployments.console import verdict_table
+from deployments.job_record import job_record
+from deployments.store_argument import opened_store
+from tasks.storage.ledger import Ledger
+from tasks.storage.store import ObjectStore
+
+
+@click.command()
+@click.argument("store")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def status(store: str, as_json: bool) -> int:
+    """Batches by state, rows, tokens and rejects of STORE. Exit 0 complete, 3 not yet."""
+    with opened_store(store) as opened:
+        answer = describe(opened)
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        _print(answer)
+    return 0 if answer["state"] == "complete" else 3
+
+
+def describe(store: ObjectStore) -> dict[str, Any]:
+    """Return the JSON object of `status`."""
+    ledger = Ledger(store, job_record(store)["job_id"])
+    plan = ledger.plan()
+    receipts = ledger.receipts()
+    totals = ledger.fold(receipts)
+    pending = len(plan.batches) - len(receipts)
+    return {
+        "job_id": ledger.job_id,
+        "store": store.uri,
+        "state": "incomplete" if pending or not plan.batches else "complete",
+        "batches": {"total": len(plan.batches), "committed": len(receipts), "pending": pending},
+        "records_planned": plan.batches[-1].stop if plan.batches else 0,
+        "rows": dict(totals.rows),
+        "tokens": dict(totals.tokens),
+    }
+
+
+def _print(answer: dict[str, Any]) -> None:
+    console = Console()
+    batches, rows, tokens = answer["batches"], answer["rows"], answer["tokens"]
+    for line in (
+        f"{answer['job_id']}: {answer['state']}",
+        f"batches {batches['committed']} of {batches['total']} committed, {batches['pending']} pending",
+        f"rows    {rows['total']} = {rows['accepted']} accepted + {rows['rejected']} rejected",
+        f"tokens  {tokens['prompt']} prompt + {tokens['output']} output",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    if rows["by_verdict"]:
+        console.print(verdict_table(rows["by_verdict"]))

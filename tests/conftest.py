@@ -1,0 +1,90 @@
+"""What tests share: real servers on free ports, each in its own folder, each ended by whoever started it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+START_SECONDS = 120.0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests that need ../shared out unless RAWSEQ_SHARED is set: then they fail when it is missing."""
+    if os.environ.get("RAWSEQ_SHARED"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("shared")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def free_port() -> int:
+    """Return a loopback port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_url(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when `url` answers; fail with the end of the log when the process dies or time runs out."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)  # polling a server that starts, not synchronising with it
+    raise AssertionError(f"{url} did not answer:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Prefect server with its own home and SQLite file; yields its API URL."""
+    home = tmp_path_factory.mktemp("prefect")
+    port = free_port()
+    api = f"http://127.0.0.1:{port}/api"
+    env = os.environ | {
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": api,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    log = home / "server.log"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, env=env, stdout=sink, stderr=sink, start_new_session=True)
+    try:
+        wait_for_url(f"{api}/health", process, log)
+        yield api
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def rawseq_env(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of a `rawseq` command in tests: the session's Prefect server, no AWS or proxy settings."""
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("AWS_", "PREFECT_")) and "proxy" not in k.lower()
+    }
+    return env | {
+        "PREFECT_HOME": str(tmp_path_factory.mktemp("home")),
+        "PREFECT_API_URL": prefect_api,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "140",
+    }
