@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from deployments.standin.weights import Float, Shape
 
+Index = npt.NDArray[np.intp]
+
 BLOCK = 64  # keys per product
 
 
@@ -23,14 +25,14 @@ class Cache:
         self.keys = np.zeros(self.size, np.float32)
         self.values = np.zeros(self.size, np.float32)
 
-    def write(self, layer: int, slots: npt.NDArray[np.intp], positions: npt.NDArray[np.intp], keys: Float, values: Float) -> None:
+    def write(self, layer: int, slots: Index, positions: Index, keys: Float, values: Float) -> None:
         """Store keys and values float32[rows, key_heads, head] of (slot, position) pairs."""
         block, within = positions // BLOCK, positions % BLOCK
         self.keys[layer, slots, :, block, within] = keys
         self.values[layer, slots, :, block, within] = values
 
 
-def attend(queries: Float, keys: Float, values: Float, lengths: npt.NDArray[np.intp]) -> Float:
+def attend(queries: Float, keys: Float, values: Float, lengths: Index) -> Float:
     """Softmax attention.
 
     queries float32[batch, key_heads, rows, head] (scaled), keys and values float32[batch, key_heads, blocks, BLOCK,

@@ -1,7 +1,7 @@
-"""The Qwen3 forward pass in float32, always over `rows` rows.
+"""The Qwen3 forward pass in float32, always over ROWS rows.
 
 Products of float32 matrices change in their last bits with the number of rows, so a step always has the same
-number: decoding uses row i for slot i, prefill takes one sequence in pieces of `rows` positions from position 0.
+number: decoding uses one row per slot of a group, prefill takes one sequence in pieces of ROWS positions from 0.
 """
 
 import numpy as np
@@ -11,6 +11,8 @@ from deployments.standin.attention import BLOCK, Cache, attend
 from deployments.standin.weights import Float, Layer, Weights
 
 Index = npt.NDArray[np.intp]
+
+ROWS = 32  # rows of every product; divides BLOCK
 
 
 def normalised(x: Float, weight: Float, epsilon: float) -> Float:
@@ -25,43 +27,51 @@ def normalised(x: Float, weight: Float, epsilon: float) -> Float:
 
 
 class Network:
-    """Weights, rotary tables and the cache of `rows` slots."""
+    """Weights, rotary tables and the cache of `groups` times ROWS slots."""
 
-    def __init__(self, weights: Weights, rows: int, context: int) -> None:
-        """Prepare for `rows` sequences of up to `context` positions."""
-        self.weights, self.rows, self.context = weights, rows, context
+    def __init__(self, weights: Weights, groups: int, context: int) -> None:
+        """Prepare for groups * ROWS sequences of up to `context` positions."""
+        self.weights, self.context = weights, context
         shape = weights.shape
-        self.cache = Cache(shape, rows, context)
-        frequencies = 1.0 / shape.rope_theta ** (np.arange(0, shape.head, 2, dtype=np.float32) / np.float32(shape.head))
-        angles = np.arange(context + rows, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
+        self.cache = Cache(shape, groups * ROWS, context + 1)  # one more: where idle rows write
+        exponents = np.arange(0, shape.head, 2, dtype=np.float32) / np.float32(shape.head)
+        frequencies = (1.0 / shape.rope_theta**exponents).astype(np.float32)
+        angles = np.arange(context + 1, dtype=np.float32)[:, None] * frequencies
         self._cos, self._sin = np.cos(angles), np.sin(angles)
-        self._slots = np.arange(rows)
+        self._rows = np.arange(ROWS)
 
-    def decode(self, tokens: Index, positions: Index) -> Float:
-        """One step for all slots: token and its position per slot. Returns hidden float32[rows, hidden]."""
+    def decode(self, group: int, tokens: Index, positions: Index) -> Float:
+        """One step for the slots of a group: a token and its position each, position -1 for an idle slot.
+
+        Returns hidden float32[ROWS, hidden]; idle rows are meaningless.
+        """
         blocks = int(positions.max()) // BLOCK + 1
-        lengths = positions[:, None].repeat(self.weights.shape.group, axis=1) + 1
-        return self._forward(tokens, self._slots, positions, slice(None), blocks, lengths)
+        lengths = np.maximum(positions + 1, 1)[:, None].repeat(self.weights.shape.group, axis=1)
+        places = np.where(positions < 0, self.context, positions)
+        first = group * ROWS
+        return self._forward(tokens, first + self._rows, places, slice(first, first + ROWS), blocks, lengths)
 
     def prefill(self, slot: int, tokens: Index, start: int) -> Float:
-        """One piece of a prompt: up to `rows` tokens from position `start`, a multiple of `rows`.
+        """One piece of a prompt: up to ROWS tokens from position `start`, a multiple of ROWS.
 
         Returns hidden float32[len(tokens), hidden].
         """
-        padded = np.zeros(self.rows, np.intp)
+        padded = np.zeros(ROWS, np.intp)
         padded[: len(tokens)] = tokens
-        positions = np.minimum(start + self._slots, self.context - 1)
+        positions = np.minimum(start + self._rows, self.context)
         blocks = int(positions[-1]) // BLOCK + 1
         lengths = np.tile(positions + 1, self.weights.shape.group)[None]
-        hidden = self._forward(padded, np.full(self.rows, slot), positions, slice(slot, slot + 1), blocks, lengths)
-        return hidden[: len(tokens)]
+        slots = np.full(ROWS, slot)
+        return self._forward(padded, slots, positions, slice(slot, slot + 1), blocks, lengths)[: len(tokens)]
 
     def logits(self, hidden: Float) -> Float:
-        """float32[rows, vocabulary] of hidden float32[rows, hidden]."""
+        """float32[ROWS, vocabulary] of hidden float32[ROWS, hidden]."""
         weights = self.weights
         return normalised(hidden, weights.norm, weights.shape.epsilon) @ weights.unembedding
 
-    def _forward(self, tokens: Index, slots: Index, positions: Index, seen: slice, blocks: int, lengths: Index) -> Float:
+    def _forward(
+        self, tokens: Index, slots: Index, positions: Index, seen: slice, blocks: int, lengths: Index
+    ) -> Float:
         """All blocks; `seen` are the cache slots attended to, one (prefill) or all (decode)."""
         x: Float = self.weights.embedding[tokens]
         cos, sin = self._cos[positions, None], self._sin[positions, None]
@@ -78,7 +88,7 @@ class Network:
     def _heads(self, layer: Layer, h: Float, cos: Float, sin: Float) -> tuple[Float, Float, Float]:
         """Rotated queries and keys, and values: float32[rows, heads or key_heads, head]."""
         shape = self.weights.shape
-        joined = (h @ layer.query_key_value).reshape(self.rows, -1, shape.head)
+        joined = (h @ layer.query_key_value).reshape(ROWS, -1, shape.head)
         queries = normalised(joined[:, : shape.heads], layer.query_norm, shape.epsilon)
         keys = normalised(joined[:, shape.heads : shape.heads + shape.key_heads], layer.key_norm, shape.epsilon)
         queries = _rotated(queries, cos, sin)
@@ -88,17 +98,17 @@ class Network:
     def _grouped(self, queries: Float, seen: slice) -> Float:
         """Queries as [batch, key_heads, rows, head]: rows are a slot's query heads, or heads x positions of a prompt."""
         shape = self.weights.shape
-        split = queries.reshape(self.rows, shape.key_heads, shape.group, shape.head)
-        if seen == slice(None):
+        split = queries.reshape(ROWS, shape.key_heads, shape.group, shape.head)
+        if seen.stop - seen.start == ROWS:
             return split
         return np.ascontiguousarray(split.transpose(1, 2, 0, 3)).reshape(1, shape.key_heads, -1, shape.head)
 
     def _flat(self, mixed: Float, seen: slice) -> Float:
         """The inverse of `_grouped`: float32[rows, heads * head]."""
         shape = self.weights.shape
-        if seen != slice(None):
-            mixed = mixed.reshape(shape.key_heads, shape.group, self.rows, shape.head).transpose(2, 0, 1, 3)
-        return np.ascontiguousarray(mixed).reshape(self.rows, -1)
+        if seen.stop - seen.start != ROWS:
+            mixed = mixed.reshape(shape.key_heads, shape.group, ROWS, shape.head).transpose(2, 0, 1, 3)
+        return np.ascontiguousarray(mixed).reshape(ROWS, -1)
 
 
 def _rotated(x: Float, cos: Float, sin: Float) -> Float:

@@ -107,3 +107,9 @@ def _restrict(scaled: Float, kept: npt.NDArray[np.bool_], rows: Sequence[Row]) -
     if min_p.any():
         with np.errstate(divide="ignore"):
             kept &= scaled >= np.log(min_p)[:, None]
+
+
+def log_probability(logits: Float, token: int) -> float:
+    """Natural logarithm of the softmax of one row (as adjusted) at an id."""
+    top = logits.max()
+    return float(logits[token] - top - np.log(np.exp(logits - top, dtype=np.float64).sum()))
