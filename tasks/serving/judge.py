@@ -99,13 +99,13 @@ def judge_forced(
     plan: ProbePlan, name: str, token: int, reply: Mapping[str, Any], *, ends: bool
 ) -> list[Check]:
     """Judge the reply to a one-token request whose id was forced."""
-    shown = f"[{token}] {plan.name_of(token)}"
+    wanted = f"[{token}] {plan.name_of(token)}"
     got = reply.get("output_ids")
     finish = _finish(reply)
-    checks = [Check(f"{name}_forced", "generate", got == [token], shown, _shown(got))]
+    checks = [Check(f"{name}_forced", "generate", got == [token], wanted, shown(got))]
     if ends:
         matched = finish.get("type") == "stop" and finish.get("matched") == token
-        checks.append(Check(f"{name}_matched", "generate", matched, f"stop at {token}", _shown(finish)))
+        checks.append(Check(f"{name}_matched", "generate", matched, f"stop at {token}", shown(finish)))
     return checks
 
 
@@ -124,7 +124,7 @@ def judge_natural(plan: ProbePlan, reply: Mapping[str, Any]) -> list[Check]:
             "generate",
             ids.size == count > 0 and in_vocabulary(ids, plan.vocab_size),
             f"ids in [0, {plan.vocab_size})",
-            _shown(raw),
+            shown(raw),
         ),
     ]
     if finish.get("type") == "stop":
@@ -136,7 +136,7 @@ def judge_natural(plan: ProbePlan, reply: Mapping[str, Any]) -> list[Check]:
         )
     else:
         ok = finish.get("type") == "length"
-        checks.append(Check("finish", "generate", ok, "stop or length", _shown(finish)))
+        checks.append(Check("finish", "generate", ok, "stop or length", shown(finish)))
     return checks
 
 
@@ -163,7 +163,8 @@ def in_vocabulary(ids: Ids, vocab_size: int) -> bool:
     return bool(ids.size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < vocab_size))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as text, cut to what a line can hold."""
     text = str(value[:12]) + " …" if isinstance(value, list) and len(value) > 12 else str(value)
     return text if len(text) <= 200 else text[:200] + "…"
 

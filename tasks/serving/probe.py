@@ -24,8 +24,10 @@ from tasks.serving.judge import (
     judge_natural,
     read_ids,
     shorten,
+    shown,
     verdict_of,
 )
+from tasks.serving.outcomes import AttemptError
 from tasks.serving.protocol import SAMPLING_DEFAULTS
 
 
@@ -84,10 +86,10 @@ class ProbeReport:
 
 
 def _row(ids: Ids, names: Sequence[str], most: int = 24) -> str:
-    shown = [f"{i}:{n}" for i, n in zip(ids.tolist(), names, strict=False)]
-    if len(shown) > most:
-        shown = [*shown[: most // 2], f"… {len(shown) - most} more …", *shown[-most // 2 :]]
-    return " ".join(shown)
+    parts = [f"{i}:{n}" for i, n in zip(ids.tolist(), names, strict=False)]
+    if len(parts) > most:
+        parts = [*parts[: most // 2], f"… {len(parts) - most} more …", *parts[-most // 2 :]]
+    return " ".join(parts)
 
 
 async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> ProbeReport:
@@ -99,15 +101,16 @@ async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) 
     """
     checks: list[Check] = []
     for closer in dict.fromkeys(plan.closer_ids):
-        checks += await _forced(client, plan, "closer", closer, ends=False)
+        checks += await _forced(client, plan, "closer", closer)
     checks += await _forced(client, plan, "end", plan.end_ids[0], ends=True)
-    checks += await _forced(client, plan, "last_id", plan.vocab_size - 1, ends=False)
+    checks += await _forced(client, plan, "last_id", plan.vocab_size - 1)
     reply = await client.ask("/generate", _natural_body(plan))
     natural = read_ids(reply.get("output_ids"))
     checks += judge_natural(plan, reply)
     closed = has_closed(plan, natural)
     text = plan.decode(natural) if in_vocabulary(natural, plan.vocab_size) else ""
     checks += _text_channel(plan, natural, text, reply)
+    checks += await _tokenizer(client, plan, info)
     checks += await _chat_channel(client, plan, info)
     return ProbeReport(
         url=client.url,
@@ -122,14 +125,21 @@ async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) 
     )
 
 
-async def _forced(client: ServerClient, plan: ProbePlan, name: str, token: int, *, ends: bool) -> list[Check]:
+async def _forced(
+    client: ServerClient, plan: ProbePlan, name: str, token: int, *, ends: bool = False
+) -> list[Check]:
     params = SAMPLING_DEFAULTS | {
         "max_new_tokens": 1,
         "temperature": 0.0,
-        "top_k": 1,
         "logit_bias": {str(token): FORCE},
     }
-    reply = await client.ask("/generate", {"input_ids": plan.input_ids, "sampling_params": params})
+    try:
+        reply = await client.ask("/generate", {"input_ids": plan.input_ids, "sampling_params": params})
+    except AttemptError as error:
+        if error.outcome != "bad_request":
+            raise
+        wanted = f"[{token}] {plan.name_of(token)}"
+        return [Check(f"{name}_forced", "generate", False, wanted, str(error))]
     return judge_forced(plan, name, token, reply, ends=ends)
 
 
@@ -140,6 +150,25 @@ def _text_channel(plan: ProbePlan, natural: Ids, text: str, reply: Mapping[str, 
     names = [plan.name_of(i) for i in (*plan.closer_ids, *plan.end_ids) if i in set(natural.tolist())]
     lost = [name for name in names if name not in got]
     return [Check("text", "text", not lost and got == text, shorten(text), shorten(got))]
+
+
+async def _tokenizer(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> list[Check]:
+    """Compare the server's tokenisation of the prompt's text with ours; a leading BOS may be added."""
+    text = plan.decode(plan.input_ids)
+    if not text or info.flags.get("skip_tokenizer_init"):
+        return []
+    body = {"text": text, "sampling_params": {"max_new_tokens": 1}, "return_prompt_token_ids": True}
+    try:
+        reply = await client.ask("/generate", body)
+    except ServerError:
+        return []
+    meta, theirs = reply.get("meta_info"), reply.get("prompt_token_ids")
+    ours = plan.input_ids.tolist()
+    if isinstance(theirs, list):
+        return [Check("tokenizer", "text", ours in (theirs, theirs[1:]), shown(ours), shown(theirs))]
+    count = meta.get("prompt_tokens") if isinstance(meta, dict) else None
+    same = count in (len(ours), len(ours) + 1)
+    return [Check("tokenizer", "text", same, f"{len(ours)} ids", f"{count} ids")]
 
 
 async def _chat_channel(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> list[Check]:

@@ -71,7 +71,7 @@ def build_payload(
         version: the server's; fields that it does not know are left out.
 
     Raises:
-        RowError: `id_out_of_vocabulary` when an id must not be sent.
+        RowError: `bad_record` when an id must not be sent.
     """
     check_ids(request.row_id, request.input_ids, vocab_size)
     params = SAMPLING_DEFAULTS | sampling | request.sampling
@@ -92,7 +92,7 @@ def check_ids(row_id: str, ids: Ids, vocab_size: int) -> None:
         bad = low if low < 0 else high
         offset = int(np.flatnonzero(ids == bad)[0])
         raise RowError(
-            Code.ID_OUT_OF_VOCABULARY,
+            Code.BAD_RECORD,
             f"{row_id}: expected prompt ids in [0, {vocab_size}), got {bad}: not sent",
             offset,
         )
@@ -185,15 +185,20 @@ def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
         "server_version": sent.version,
         "weight_version": str(meta.get("weight_version") or ""),
         "rid": sent.rid,
-        "prompt_tokens": meta.get("prompt_tokens"),
-        "completion_tokens": meta.get("completion_tokens"),
-        "cached_tokens": meta.get("cached_tokens"),
-        "num_retractions": meta.get("num_retractions"),
+        "prompt_tokens": _count(meta, "prompt_tokens"),
+        "completion_tokens": _count(meta, "completion_tokens"),
+        "cached_tokens": _count(meta, "cached_tokens"),
+        "num_retractions": _count(meta, "num_retractions"),
         "finish_reason": meta["finish_reason"],
         "latency_seconds": round(sent.latency_seconds, 6),
         "finished_at": sent.finished_at,
         "extras": _extras(meta),
     }
+
+
+def _count(meta: dict[str, Any], key: str) -> int | None:
+    value = meta.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _extras(meta: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Scripted:
         }
         self.weights = "default"
         self.health = 200
+        self.text_ids = PROMPT.tolist()
         self.loads: dict[str, Any] | None = None
         self.seen: list[dict[str, Any]] = []
         self.aborted: list[str] = []
@@ -63,6 +64,7 @@ class Scripted:
         return [body for body in self.seen if "rid" in body]
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request, wrongly where the hook says so."""
         body = await request.json()
         before = len(self.rows)
         self.seen.append(body)
@@ -79,7 +81,7 @@ class Scripted:
 
     def reply(self, body: dict[str, Any], **changes: Any) -> dict[str, Any]:
         """Return the right reply; `changes` go over its `meta_info`."""
-        params, ids = body["sampling_params"], body["input_ids"]
+        params, ids = body["sampling_params"], body.get("input_ids") or self.text_ids
         out = right_ids(ids)
         if bias := params.get("logit_bias"):
             out = [int(max(bias, key=bias.get))]
@@ -97,7 +99,8 @@ class Scripted:
             "num_retractions": 0,
             "e2e_latency": 0.001,
         }
-        return {"text": str(out), "output_ids": out, "meta_info": meta | changes}
+        reply = {"text": str(out), "output_ids": out, "meta_info": meta | changes}
+        return reply | {"prompt_token_ids": ids} if body.get("return_prompt_token_ids") else reply
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=self.health)
@@ -128,6 +131,7 @@ class Scripted:
         return web.json_response({"choices": [{"message": message}]})
 
     async def start(self, port: int = 0) -> None:
+        """Listen on a free loopback port, or on the one given."""
         app = web.Application(client_max_size=1 << 26)
         app.router.add_post("/generate", self.generate)
         app.router.add_get("/health", self._health)
@@ -212,19 +216,24 @@ class ListLane:
 
     @property
     def done(self) -> bool:
+        """Whether every planned row ended."""
         return {completion.row_id for completion in self.completions} == self.planned
 
     def take(self) -> Request | None:
+        """Give the next request."""
         return self.requests.pop(0) if self.requests else None
 
     def finished(self, completion: Completion) -> None:
+        """Keep a completion."""
         self.completions.append(completion)
         self.some.set()
 
     def attempt_failed(self, request: Request, outcome: str, alone: bool) -> None:
+        """Keep a failed attempt."""
         self.failures.append((request.row_id, outcome, alone))
 
     def attempts(self, row_id: str) -> int:
+        """Return what an earlier run counted."""
         return self.earlier.get(row_id, 0)
 
     def by_row(self) -> dict[str, Completion]:

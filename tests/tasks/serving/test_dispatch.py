@@ -143,8 +143,8 @@ async def test_ids_outside_the_vocabulary_are_never_sent() -> None:
         bad = Request("s:bad#t0~s0", np.array([1, VOCAB], np.int32), 8, seed=0)
         lane = ListLane([bad, *requests(3)])
         await _run(lane, server)
-        assert lane.by_row()["s:bad#t0~s0"].code == "id_out_of_vocabulary"
-        assert all(VOCAB not in body["input_ids"] for body in server.seen)
+        assert lane.by_row()["s:bad#t0~s0"].code == "bad_record"
+        assert all(VOCAB not in body["input_ids"] for body in server.rows)
 
 
 async def test_a_lane_that_breaks_breaks_only_itself() -> None:
@@ -222,7 +222,7 @@ async def test_a_dead_fleet_says_which_and_for_how_long() -> None:
 
 
 async def test_a_row_that_kills_servers_is_parked() -> None:
-    """A server dies of one row whenever it comes: it is found, counted only when alone, parked; others finish."""
+    """A server dies of one row whenever it comes: it is found, counted only alone, parked."""
     async with scripted_server() as server:
 
         async def die(body: dict, before: int) -> None:
