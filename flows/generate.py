@@ -71,8 +71,8 @@ async def make_batches(batches: Sequence[Batch]) -> list[tuple[int, str]]:
             for batch in batches:
                 await dispatch.hungry()
                 group.create_task(attempt(batch), name=batch.name)
-    except* OperatorError as errors:
-        raise errors.exceptions[0] from None
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # the group cancelled the others; the first says why
     return sorted(failures)
 
 

@@ -163,7 +163,7 @@ def upload(run: Run, batch: Batch, checked: CheckedBatch) -> BatchFiles:
         else None,
         provenance=put("provenance", encode_provenance(checked), rows, prompt + output + lost),
         frequencies=put("frequencies", encode_frequencies(checked), accepted, output) if accepted else None,
-        by_verdict=dict(sorted(Counter(verdict.code for verdict in checked.verdicts).items())),
+        by_verdict=dict(sorted(Counter(str(verdict.code) for verdict in checked.verdicts).items())),
         accepted=accepted,
         prompt_tokens=prompt,
         output_tokens=output,

@@ -1,0 +1,92 @@
+"""Runs of the main flow as a user starts them: the `rawseq` command in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import yaml
+
+from deployments.presets import STANDIN_MODEL
+from deployments.standin.launch import Standin, start_standin
+
+RUN_SECONDS = 240
+
+
+@attrs.frozen(slots=True)
+class Ran:
+    """What one command left: exit status, JSON objects of stdout, text of stderr."""
+
+    status: int
+    objects: list[dict[str, Any]]
+    stderr: str
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The last JSON object."""
+        return self.objects[-1]
+
+
+Rawseq = Callable[..., Ran]
+
+
+@pytest.fixture
+def rawseq(rawseq_env: dict[str, str], tmp_path: Path) -> Rawseq:
+    """Run `rawseq ARGUMENTS` in the test's folder with `--json` and return what it left."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "deployments.main", *arguments, "--json"],
+            cwd=tmp_path,
+            env=rawseq_env | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return Ran(done.returncode, lines, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> Iterator[Standin]:
+    """A stand-in of this test's own, without a parser, whose rows are the same however they are batched."""
+    server = start_standin(["--enable-deterministic-inference"], tmp_path / "standin.log")
+    yield server
+    server.end()
+
+
+def write_prompts(path: Path, count: int) -> Path:
+    """Write `count` records, every third with two turns."""
+    with path.open("w") as file:
+        for number in range(count):
+            record: dict[str, Any] = {"id": f"p{number}", "topic": "sums"}
+            if number % 3 == 2:
+                record["turns"] = [f"What is {number}+2?", "And one more?"]
+            else:
+                record["prompt"] = f"What is {number}+{number % 7}?"
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+def write_job(path: Path, url: str, prompts: Path, store: Path | str, **sections: Any) -> Path:
+    """Write a job file; `sections` are merged over the defaults, e.g. `batch={"rows": 4}`."""
+    job: dict[str, Any] = {
+        "name": "t",
+        "model": {"tokenizer": str(STANDIN_MODEL)},
+        "prompts": {"sources": [str(prompts)]},
+        "servers": {"urls": [url]},
+        "sampling": {"max_new_tokens": 256},
+        "policy": {"accepted_floor": 0.5},
+        "batch": {"rows": 8, "journal_dir": str(path.parent / "journals")},
+        "store": {"uri": str(store)},
+    }
+    for name, fields in sections.items():
+        job[name] = job.get(name, {}) | fields
+    path.write_text(yaml.safe_dump(job))
+    return path
