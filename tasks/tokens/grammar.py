@@ -100,7 +100,10 @@ def discover_grammar(vocabulary: Vocabulary) -> Grammar:
     family = family_of(vocabulary, tails[0])
     symbols = symbol_table(vocabulary, family)
     blank = blank_table(vocabulary)
-    known = [Tail(ids, mode_of(vocabulary, family, symbols, blank, ids)) for ids in tails]
+    modes = [mode_of(vocabulary, family, symbols, blank, ids) for ids in tails]
+    if modes[0] in ("open", "closed"):  # a template that opens or closes reasoning asks no model to do it
+        modes = ["may" if mode == "must" else mode for mode in modes]
+    known = [Tail(ids, mode) for ids, mode in zip(tails, modes, strict=True)]
     return Grammar(
         family=family.name,
         size=vocabulary.size,

@@ -86,6 +86,19 @@ def prove_control_ids(dialect: Dialect, control: Mapping[str, int]) -> None:
             raise TokenizerError(f"control token {text!r}: expected [{id}], got {got}")
 
 
+def prove_one_start(dialect: Dialect, args: Mapping[str, Any], control: Mapping[str, int]) -> None:
+    """Check that a prompt does not start with the same control token twice (an added BOS on a template's own).
+
+    Raises:
+        TokenizerError: when it does.
+    """
+    ids = dialect.encode(_renders(dialect, args)[0])
+    if len(ids) > 1 and ids[0] == ids[1] and ids[0] in control.values():
+        raise TokenizerError(
+            f"prompts start with id {ids[0]} twice: the template and the tokenizer both add it"
+        )
+
+
 def prove_template_args(dialect: Dialect, args: Mapping[str, Any]) -> None:
     """Check that each template argument changes some prompt, and that none depends on today's date.
 

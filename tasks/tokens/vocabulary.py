@@ -15,7 +15,7 @@ from tasks.spec import ModelSpec
 from tasks.tokens.dialect import Dialect, discover_dialect
 from tasks.tokens.encoders import find_encoder
 from tasks.tokens.families import FAMILIES
-from tasks.tokens.guard import prove_class, prove_control_ids, prove_ids, prove_template_args
+from tasks.tokens.guard import prove_class, prove_control_ids, prove_ids, prove_one_start, prove_template_args
 
 FILES = ("*.json", "*.model", "*.jinja", "*.txt", "*.py", "encoding/*.py", "additional_chat_templates/*")
 """What is fetched of a model repository: everything but weights."""
@@ -97,6 +97,7 @@ def vocabulary_of(tokenizer: Any, folder: Path, model: ModelSpec) -> Vocabulary:
     control = control_ids_of(tokenizer)
     prove_control_ids(dialect, control)
     prove_template_args(dialect, args)
+    prove_one_start(dialect, args, control)
     defaults = _json(folder / "generation_config.json")
     return Vocabulary(
         tokenizer=tokenizer,

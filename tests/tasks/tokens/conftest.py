@@ -1,0 +1,61 @@
+"""Vocabularies and grammars of real families, loaded once a session."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from tasks.spec import ModelSpec
+from tasks.tokens.grammar import Grammar, discover_grammar
+from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
+from tests.tasks.tokens.model_folders import (
+    GENUINE,
+    STANDIN,
+    genuine_folder,
+    shared_kimi_folder,
+    tiny_kimi_folder,
+)
+
+Load = Callable[[str, bool], tuple[Vocabulary, Grammar]]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from a family's name to its laid-out model folder."""
+    root = tmp_path_factory.mktemp("models")
+
+    @lru_cache
+    def folder(name: str) -> Path:
+        if name == "stand-in":
+            return STANDIN
+        if name == "kimi":
+            return shared_kimi_folder(root)
+        if name == "kimi-tiny":
+            return tiny_kimi_folder(tmp_path_factory.mktemp("tiny"))
+        return genuine_folder(name, root)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def load(model_folder: Callable[[str], Path]) -> Load:
+    """Return a function from (family, thinking) to its vocabulary and grammar."""
+
+    @lru_cache
+    def loaded(name: str, thinking: bool) -> tuple[Vocabulary, Grammar]:
+        vocabulary = load_vocabulary(model_spec(name, model_folder(name), thinking))
+        return vocabulary, discover_grammar(vocabulary)
+
+    return loaded
+
+
+def model_spec(name: str, folder: Path, thinking: bool) -> ModelSpec:
+    """Return the job's model section for a family's test folder."""
+    if name in GENUINE:
+        args = GENUINE[name].thinking if thinking else GENUINE[name].plain
+        assert args is not None, f"{name} cannot be switched off"
+    else:
+        args = {"thinking": thinking}
+    code = name.startswith("kimi") or name == "deepseek-v4"
+    return ModelSpec(tokenizer=str(folder), template_args=args, trust_remote_code=code)
