@@ -30,6 +30,12 @@ _TERM_SECONDS = (
     20.0  # SIGTERM takes 3-17 s, and hangs once its disk is full; KILL loses no acknowledged object
 )
 
+_FLAGS = """
+-ip=127.0.0.1 -ip.bind=127.0.0.1 -webdav=false -admin.ui=false -master.telemetry=false
+-s3.port.iceberg=0 -s3.port.lance=0 -s3.allowDeleteBucketNotEmpty=false -s3.autoCreateBucket=false
+"""
+# the defaults listen everywhere, report to its makers, create buckets unasked and delete full ones
+
 
 @attrs.define(slots=True, eq=False)
 class Seaweed:
@@ -182,21 +188,8 @@ def _command(folder: Path, bucket: str, s3_port: int, ports: list[int]) -> list[
     # short names: a socket's path may have 107 bytes
     sockets = Path(f"/tmp/rawseq-{os.getpid()}-{s3_port}")
     return [
-        program,
-        "mini",
-        f"-dir={folder / 'data'}",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
-        f"-bucket={bucket}",
-        "-webdav=false",
-        "-admin.ui=false",
-        "-master.telemetry=false",
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-s3.allowDeleteBucketNotEmpty=false",
-        "-s3.autoCreateBucket=false",
-        f"-s3.localSocket={sockets}-s3.sock",
-        f"-filer.localSocket={sockets}-filer.sock",
+        *(program, "mini", f"-dir={folder / 'data'}", f"-bucket={bucket}", *_FLAGS.split()),
+        *(f"-s3.localSocket={sockets}-s3.sock", f"-filer.localSocket={sockets}-filer.sock"),
         *(f"-{name}={number}" for name, number in numbered.items()),
     ]
 

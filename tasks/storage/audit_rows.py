@@ -162,33 +162,13 @@ def _check_row(
 ) -> None:
     code, length = part.verdicts[index], int(part.sequences.lengths[index])
     known = code in Code.__members__.values()
-    check.expect(
-        known and (code in good_codes) == accepted,
-        key,
-        "a code that policy accepts" if accepted else "a code that policy rejects",
-        code,
-        index,
-    )
+    side = "accepts" if accepted else "rejects"
+    good = known and (code in good_codes) == accepted
+    check.expect(good, key, f"a code that policy {side}", code, index)
     unsent = part.finish_reasons[index] == "unsent"
-    check.expect(
-        unsent == (code in NEVER_SENT), key, "finish reason `unsent` only for unsent codes", code, index
-    )
+    check.expect(unsent == (code in NEVER_SENT), key, "finish reason `unsent` for unsent codes", code, index)
     if not unsent or part.segments[index]:
-        edges = [0, *(segment.stop for segment in part.segments[index])]
-        starts = [*(segment.start for segment in part.segments[index]), length]
-        kinds = {segment.kind for segment in part.segments[index]}
-        tiles = edges == starts and kinds <= SEGMENT_KINDS
-        shown = [(s.kind, s.start, s.stop) for s in part.segments[index]]
-        check.expect(tiles, key, f"known segments that tile [0, {length})", shown, index)
-        prompts = [s.stop for s in part.segments[index] if s.kind == "prompt"]
-        boundary = int(part.prompt_lengths[index])
-        check.expect(
-            prompts in ([boundary], [] if boundary == 0 else None),
-            key,
-            f"prompt ends at {boundary}",
-            shown,
-            index,
-        )
+        _check_segments(check, key, part, index)
     stop = part.matched_stops[index]
     if accepted and part.finish_reasons[index] == "stop" and stop is not None:
         last = int(part.sequences.row(index)[-1]) if length else None
@@ -199,6 +179,19 @@ def _check_row(
     except orjson.JSONDecodeError:
         is_object = False
     check.expect(is_object, key, "metadata as a JSON object", part.metadata[index][:80], index)
+
+
+def _check_segments(check: Check, key: str, part: ShardRows, index: int) -> None:
+    segments = part.segments[index]
+    length, boundary = int(part.sequences.lengths[index]), int(part.prompt_lengths[index])
+    shown = [(segment.kind, segment.start, segment.stop) for segment in segments]
+    tiles = [0, *(s.stop for s in segments)] == [*(s.start for s in segments), length]
+    known = {segment.kind for segment in segments} <= SEGMENT_KINDS
+    check.expect(tiles and known, key, f"known segments that tile [0, {length})", shown, index)
+    prompts = [segment.stop for segment in segments if segment.kind == "prompt"]
+    check.expect(
+        prompts == [boundary] * (boundary > 0), key, f"a prompt that ends at {boundary}", shown, index
+    )
 
 
 def completions_of(part: ShardRows, provenance: Sequence[Mapping[str, Any]]) -> list[Completion]:

@@ -62,7 +62,7 @@ class ObjectStore(Protocol):
         """Return what is known of `key`, None if absent."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose key starts with `prefix`, in key order."""
+        """Yield the objects whose key starts with `prefix`, in key order within a folder."""
 
     def children(self) -> Iterator[str]:
         """Yield the first path segments right below the prefix that have something below them."""
