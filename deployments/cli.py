@@ -1,10 +1,11 @@
 """The `rawseq` command.
 
-Exit status: 0 fine, 1 failed, 2 bad arguments or job, 3 not complete yet, 4 unknown, 5 environment, 130 or 143
-on a signal (decisions 18).
+Exit status: 0 fine, 1 failed, 2 bad arguments or job, 3 not complete yet, 4 unknown, 5 environment,
+130 or 143 on a signal (decisions 18).
 """
 
 import json
+import os
 import signal
 import sys
 from types import FrameType
@@ -43,6 +44,7 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
 def main() -> None:
     """Run the command line; every deliberate error becomes one message and its exit status."""
     signal.signal(signal.SIGTERM, _terminated)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing: we need none
     as_json = "--json" in sys.argv
     try:
         sys.exit(cli.main(standalone_mode=False))

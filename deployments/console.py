@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -83,9 +84,9 @@ def verdict_table(by_verdict: Mapping[str, int]) -> Table:
 
 
 def print_sequence(
-    console: Console, ids: Sequence[int], segments: Sequence[Segment], name_of: Callable[[int], str]
+    console: Console, ids: Sequence[int], segments: Sequence[Segment], decode: Callable[[Sequence[int]], str]
 ) -> None:
-    """Print a sequence, segment by segment: its name and range, its text, its first and last ids."""
+    """Print a sequence, segment by segment: its name and range, its first and last ids, its text."""
     for part in segments:
         if part.start == part.stop:
             continue
@@ -93,8 +94,8 @@ def print_sequence(
         inside = [int(i) for i in ids[part.start : part.stop]]
         shown = inside if len(inside) <= 8 else [*inside[:4], "…", *inside[-3:]]
         head = f"{part.kind:>10} [{part.start}, {part.stop})  ids {' '.join(map(str, shown))}"
-        console.print(Text(head, style="dim"))
-        console.print(Text(" " * 11 + "".join(name_of(i) for i in inside), style=style))
+        console.print(Text(head, style="dim"), soft_wrap=True)
+        console.print(Padding(Text(decode(inside), style=style), (0, 0, 0, 11)))
 
 
 def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:

@@ -72,7 +72,7 @@ async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
     return {str(key): str(part) for key, part in value.items()}
 
 
-@task(name="plan_batches", cache_policy=NO_CACHE, persist_result=False)
+@task(name="plan_batches", task_run_name="plan_batches", cache_policy=NO_CACHE, persist_result=False)
 async def plan_batches() -> tuple[Batch, ...]:
     """Write what is new into the plan; return the batches that the ledger does not list."""
     run = current_run()
@@ -86,7 +86,7 @@ async def plan_batches() -> tuple[Batch, ...]:
     return pending
 
 
-@task(name="ensure_servers", cache_policy=NO_CACHE, persist_result=False)
+@task(name="ensure_servers", task_run_name="ensure_servers", cache_policy=NO_CACHE, persist_result=False)
 async def ensure_servers() -> tuple[ServerReport, ...]:
     """Wait for the servers, switch reasoning parsers off as the job allows, probe each, open the fleet."""
     run = current_run()
@@ -172,7 +172,7 @@ async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
     get_run_logger().info("committed %d rows as %s", receipt.rows["total"], receipt.key)
 
 
-@task(name="publish_dataset", cache_policy=NO_CACHE, persist_result=False)
+@task(name="publish_dataset", task_run_name="publish_dataset", cache_policy=NO_CACHE, persist_result=False)
 async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
     """Write `dataset.json` from the receipts and show the closing tables."""
     run = current_run()

@@ -21,8 +21,10 @@ class Administration:
         """GET or POST /flush_cache."""
         if self._server.in_flight:
             return web.Response(status=400, text="Flush cache failed.\n")
-        return web.Response(text="Cache flushed.\nPlease check backend logs for more details. (When there are running "
-                                 "or waiting requests, the operation will not be performed.)\n")
+        return web.Response(
+            text="Cache flushed.\nPlease check backend logs for more details. (When there are running "
+            "or waiting requests, the operation will not be performed.)\n"
+        )
 
     async def abort_request(self, request: web.Request) -> web.Response:
         """POST /abort_request: every rid that starts with the given one; 200 whatever happens."""

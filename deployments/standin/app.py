@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from deployments.standin.administration import Administration
 from deployments.standin.arguments import NOTICE, Arguments
@@ -35,17 +36,28 @@ def application(server: Server) -> web.Application:
     generate, chat = Generate(server), Chat(server)
     information, administration = Information(server), Administration(server)
     posts: dict[str, Handler] = {
-        "/generate": generate.handle, "/v1/chat/completions": chat.handle, "/flush_cache": administration.flush_cache,
-        "/abort_request": administration.abort_request, "/pause_generation": administration.pause,
-        "/continue_generation": administration.resume, "/separate_reasoning": administration.separate_reasoning,
+        "/generate": generate.handle,
+        "/v1/chat/completions": chat.handle,
+        "/flush_cache": administration.flush_cache,
+        "/abort_request": administration.abort_request,
+        "/pause_generation": administration.pause,
+        "/continue_generation": administration.resume,
+        "/separate_reasoning": administration.separate_reasoning,
         "/standin/faults": administration.set_faults,
     }
     gets: dict[str, Handler] = {
-        "/health": information.health, "/health_generate": information.health, "/ready": information.ready,
-        "/model_info": information.model_info, "/get_model_info": information.model_info,
-        "/server_info": information.server_info, "/get_server_info": information.server_info,
-        "/v1/models": information.models, "/v1/loads": information.loads, "/metrics": information.metrics,
-        "/flush_cache": administration.flush_cache, "/standin/faults": administration.get_faults,
+        "/health": information.health,
+        "/health_generate": information.health,
+        "/ready": information.ready,
+        "/model_info": information.model_info,
+        "/get_model_info": information.model_info,
+        "/server_info": information.server_info,
+        "/get_server_info": information.server_info,
+        "/v1/models": information.models,
+        "/v1/loads": information.loads,
+        "/metrics": information.metrics,
+        "/flush_cache": administration.flush_cache,
+        "/standin/faults": administration.get_faults,
         "/standin/counters": administration.counters,
     }
     app.add_routes([web.post(path, handler) for path, handler in posts.items()])
@@ -54,7 +66,7 @@ def application(server: Server) -> web.Application:
     return app
 
 
-def _middleware(server: Server) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def _middleware(server: Server) -> Middleware:
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         if server.deaf:
@@ -64,9 +76,11 @@ def _middleware(server: Server) -> Callable[[web.Request, Handler], Awaitable[we
             return await handler(request)
         except ApiError as error:
             return error.response()
+        except ConnectionError:  # the client left; aiohttp knows what to do
+            raise
         except web.HTTPException as error:
             return ApiError(error.status, {"detail": error.reason}).response()
-        except Exception:  # noqa: BLE001 - as genuine: any bug of a handler is a plain 500
+        except Exception:
             logger.exception("%s %s", request.method, request.path)
             return ApiError(500, "Internal Server Error").response()
 
@@ -93,9 +107,17 @@ async def serve(arguments: Arguments) -> None:
         loop.add_signal_handler(number, ended.set)
     switches = server.switches
     await asyncio.sleep(float(switches.value("refuse_seconds") or 0))
-    keepalive = float(switches.value("keepalive") or os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE") or KEEPALIVE_SECONDS)
-    runner = web.AppRunner(application(server), access_log=None, handler_cancellation=True, keepalive_timeout=keepalive,
-                           shutdown_timeout=1.0)
+    keepalive = float(
+        switches.value("keepalive") or os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE") or KEEPALIVE_SECONDS
+    )
+    await loop.run_in_executor(None, server.warm_up)
+    runner = web.AppRunner(
+        application(server),
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=keepalive,
+        shutdown_timeout=1.0,
+    )
     await runner.setup()
     server.engine.start()
     server.apply_switches()
@@ -112,10 +134,10 @@ async def serve(arguments: Arguments) -> None:
 
 
 async def _drain(server: Server) -> None:
-    """Until nothing is in flight; new requests are still taken. An unhealthy server does not wait, as genuine."""
+    """Wait until nothing is in flight; new requests are still taken. Unhealthy servers do not wait."""
     server.draining = True
     logger.info("SIGTERM: draining %d requests", len(server.in_flight))
-    while server.in_flight and not server.unhealthy and not server.engine.frozen:
+    while server.in_flight and not server.unhealthy and not server.engine.frozen:  # noqa: ASYNC110
         await asyncio.sleep(DRAIN_POLL_SECONDS)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 MODEL = Path(__file__).resolve().parent / "model"
-NOTICE = "rawseq stand-in: a tiny model behind SGLang's protocol, for trying, tests and benchmarks. Not for data."
+NOTICE = (
+    "rawseq stand-in: a tiny model behind SGLang's protocol, for trying, tests and benchmarks. Not for data."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +38,52 @@ class Arguments:
     others: dict[str, Any] = field(default_factory=dict)  # flags that change nothing here
 
 
+# (flag, how argparse takes it): the flags that change something here.
+_FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--served-model-name", {"help": "name in /v1/models (default: the path)"}),
+    ("--host", {"default": "127.0.0.1"}),
+    ("--port", {"type": int, "default": 30000}),
+    ("--reasoning-parser", {"help": "chat completions split reasoning from content; /generate stays raw"}),
+    ("--tool-call-parser", {"help": "chat completions read tool calls out of the text"}),
+    ("--max-running-requests", {"type": int, "help": "slots (default 32)"}),
+    ("--max-queued-requests", {"type": int, "help": "waiting requests before 503 (default: no limit)"}),
+    ("--context-length", {"type": int, "help": "positions (default: the model's)"}),
+    ("--max-total-tokens", {"type": int, "help": "cache positions in all (default: slots x context)"}),
+    ("--api-key", {}),
+    ("--admin-api-key", {}),
+    ("--enable-metrics", {"action": "store_true"}),
+    (
+        "--enable-deterministic-inference",
+        {"action": "store_true", "help": "honour sampling_seed (default seed 42)"},
+    ),
+    ("--skip-tokenizer-init", {"action": "store_true", "help": "ids only, no text in replies"}),
+    ("--random-seed", {"type": int, "help": "reported; repeats nothing by itself, as genuine"}),
+)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deployments.standin", description=NOTICE, allow_abbrev=False,
-                                     epilog="Other SGLang flags are accepted and shown in /server_info.")
-    add = parser.add_argument
-    add("--model-path", "--model", default=str(MODEL), help="folder of a Qwen3 model (default: the bundled one)")
-    add("--served-model-name", help="name in /v1/models (default: the path)")
-    add("--host", default="127.0.0.1")
-    add("--port", type=int, default=30000)
-    add("--reasoning-parser", help="chat completions split reasoning from content; /generate stays raw")
-    add("--tool-call-parser", help="chat completions read tool calls out of the text")
-    add("--max-running-requests", type=int, help="slots (default 32)")
-    add("--max-queued-requests", type=int, help="waiting requests before 503 (default: no limit)")
-    add("--context-length", type=int, help="positions (default: the model's)")
-    add("--max-total-tokens", type=int, help="cache positions of all running requests (default: slots x context)")
-    add("--api-key")
-    add("--admin-api-key")
-    add("--enable-metrics", action="store_true")
-    add("--enable-deterministic-inference", action="store_true", help="honour sampling_seed (default seed 42)")
-    add("--skip-tokenizer-init", action="store_true", help="ids only, no text in replies")
-    add("--random-seed", type=int, help="reported; repeats nothing by itself, as genuine")
-    add("--fault", action="append", default=[], dest="faults", metavar="NAME[=ARG][*TIMES]",
-        help="misbehave on purpose; --fault list names them")
+    parser = argparse.ArgumentParser(
+        prog="python -m deployments.standin",
+        description=NOTICE,
+        allow_abbrev=False,
+        epilog="Other SGLang flags are accepted and shown in /server_info.",
+    )
+    parser.add_argument(
+        "--model-path",
+        "--model",
+        default=str(MODEL),
+        help="folder of a Qwen3 model (default: the bundled one)",
+    )
+    for flag, options in _FLAGS:
+        parser.add_argument(flag, **options)
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        dest="faults",
+        metavar="NAME[=ARG][*TIMES]",
+        help="misbehave on purpose; --fault list names them",
+    )
     return parser
 
 

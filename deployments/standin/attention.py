@@ -1,8 +1,8 @@
 """Attention over the key/value cache, in blocks of a fixed size.
 
-Every product has one shape whatever the length: a block of `BLOCK` keys. Blocks are added in order, and a block
-beyond a row's own length contributes exact zeros. So the bits of a row depend on its own keys alone, never on
-how long its neighbours are.
+Every product has one shape whatever the length: a block of BLOCK keys. Blocks are added in order, and a
+block beyond a row's own length contributes exact zeros. So the bits of a row depend on its own keys alone,
+never on how long its neighbours are.
 """
 
 import numpy as np
@@ -35,11 +35,17 @@ class Cache:
 def attend(queries: Float, keys: Float, values: Float, lengths: Index) -> Float:
     """Softmax attention.
 
-    queries float32[batch, key_heads, rows, head] (scaled), keys and values float32[batch, key_heads, blocks, BLOCK,
-    head], lengths int[batch, rows]: keys that a row may see. Returns float32[batch, key_heads, rows, head].
+    Args:
+        queries: float32[batch, key_heads, rows, head], scaled.
+        keys: float32[batch, key_heads, blocks, BLOCK, head].
+        values: as keys.
+        lengths: int[batch, rows], how many keys a row may see.
+
+    Returns:
+        float32[batch, key_heads, rows, head].
     """
     blocks = keys.shape[2]
-    scores = queries[:, :, None] @ keys.swapaxes(-1, -2)  # [batch, key_heads, blocks, rows, BLOCK]
+    scores: Float = queries[:, :, None] @ keys.swapaxes(-1, -2)  # [batch, key_heads, blocks, rows, BLOCK]
     places = np.arange(blocks * BLOCK).reshape(blocks, 1, BLOCK)
     hidden = places >= lengths[:, None, None, :, None]
     np.copyto(scores, -np.inf, where=hidden)
@@ -48,8 +54,11 @@ def attend(queries: Float, keys: Float, values: Float, lengths: Index) -> Float:
     np.exp(scores, out=scores)
     parts = scores @ values  # [batch, key_heads, blocks, rows, head]
     sums = scores.sum(axis=-1)
-    total, weight = parts[:, :, 0].copy(), sums[:, :, 0].copy()
-    for block in range(1, blocks):  # in order: the sum of a row does not change with blocks of zeros behind it
+    total: Float = parts[:, :, 0].copy()
+    weight = sums[:, :, 0].copy()
+    for block in range(
+        1, blocks
+    ):  # in order: the sum of a row does not change with blocks of zeros behind it
         total += parts[:, :, block]
         weight += sums[:, :, block]
     total /= weight[..., None]

@@ -10,19 +10,28 @@ import orjson
 from aiohttp import web
 
 from deployments.standin.engine import QueueFullError
-from deployments.standin.errors import bad_value, queue_full
+from deployments.standin.errors import bad_value, json_response, queue_full
 from deployments.standin.generation import Generation
 from deployments.standin.intake import check_length, read_body
-from deployments.standin.errors import json_response
 from deployments.standin.parameters import check_ranges, choice_of, effective_limit, stops_of
 from deployments.standin.reasoning import OPENER, split_calls, split_reasoning
 from deployments.standin.server import Server
 from deployments.standin.stopping import shown_text
 
-# Sampling fields that the chat API and sampling_params share; the model's generation_config.json fills the first.
+# Fields that the chat API and sampling_params share; generation_config.json fills the first group.
 _DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_SHARED = (*_DEFAULTED, "stop", "stop_token_ids", "frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos",
-           "skip_special_tokens", "no_stop_trim", "logit_bias")
+_SHARED = (
+    *_DEFAULTED,
+    "stop",
+    "stop_token_ids",
+    "frequency_penalty",
+    "presence_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "skip_special_tokens",
+    "no_stop_trim",
+    "logit_bias",
+)
 
 
 class Chat:
@@ -56,7 +65,9 @@ class Chat:
         if not isinstance(messages, list) or not messages:
             raise bad_value("Messages cannot be empty.")
         try:
-            text = server.template.text(messages, body.get("tools"), **(body.get("chat_template_kwargs") or {}))
+            text = server.template.text(
+                messages, body.get("tools"), **(body.get("chat_template_kwargs") or {})
+            )
         except jinja2.TemplateError as error:
             raise bad_value(f"Chat template error: {error}") from error
         prompt = server.template.encode(text)
@@ -69,8 +80,9 @@ class Chat:
         limit = effective_limit(params, len(prompt), server.frame)
         check_ranges(params, server.frame.vocabulary)
         stops = stops_of(params, limit, server.frame)
-        generation = Generation(uuid.uuid4().hex, prompt, choice_of(params, server.frame), stops,
-                                streams=bool(body.get("stream")))
+        generation = Generation(
+            uuid.uuid4().hex, prompt, choice_of(params, server.frame), stops, streams=bool(body.get("stream"))
+        )
         return generation, text.endswith(OPENER)
 
     def _message(self, generation: Generation, body: dict[str, Any], opened: bool) -> dict[str, Any]:
@@ -83,16 +95,31 @@ class Chat:
             reasoning, content = split_reasoning(content)
         if arguments.tool_call_parser and body.get("tools"):
             content, calls = split_calls(content)
-        return {"role": "assistant", "content": content or None, "reasoning_content": reasoning or None,
-                "tool_calls": calls or None}
+        return {
+            "role": "assistant",
+            "content": content or None,
+            "reasoning_content": reasoning or None,
+            "tool_calls": calls or None,
+        }
 
     def _completion(self, generation: Generation, body: dict[str, Any], opened: bool) -> dict[str, Any]:
         message, finish = self._message(generation, body, opened), generation.finish or {}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(message, finish),
-                  "matched_stop": finish.get("matched")}
-        return {"id": generation.rid, "object": "chat.completion", "created": int(time.time()),
-                "model": body.get("model") or self._server.arguments.served_model_name, "choices": [choice],
-                "usage": _usage(generation), "metadata": {"weight_version": self._server.weight_version}}
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": _reason(message, finish),
+            "matched_stop": finish.get("matched"),
+        }
+        return {
+            "id": generation.rid,
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": body.get("model") or self._server.arguments.served_model_name,
+            "choices": [choice],
+            "usage": _usage(generation),
+            "metadata": {"weight_version": self._server.weight_version},
+        }
 
     async def _stream(
         self, request: web.Request, generation: Generation, body: dict[str, Any], opened: bool
@@ -100,8 +127,12 @@ class Chat:
         """Deltas of reasoning and content as server-sent events."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        head = {"id": generation.rid, "object": "chat.completion.chunk", "created": int(time.time()),
-                "model": body.get("model") or self._server.arguments.served_model_name}
+        head = {
+            "id": generation.rid,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": body.get("model") or self._server.arguments.served_model_name,
+        }
         sent = {"reasoning_content": "", "content": ""}
         delta: dict[str, Any] = {"role": "assistant", "content": ""}
         async for now in _moves(generation):
@@ -109,7 +140,7 @@ class Chat:
             for name, before in sent.items():
                 text = message[name] or ""
                 if text.startswith(before) and len(text) > len(before):
-                    delta[name], sent[name] = text[len(before):], text
+                    delta[name], sent[name] = text[len(before) :], text
             reason = None if now.finish is None else _reason(message, now.finish)
             if reason == "tool_calls":
                 delta["tool_calls"] = message["tool_calls"]
@@ -138,5 +169,10 @@ def _reason(message: dict[str, Any], finish: dict[str, Any]) -> str:
 
 def _usage(generation: Generation) -> dict[str, Any]:
     prompt, output = len(generation.prompt), len(generation.output)
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output,
-            "prompt_tokens_details": None, "reasoning_tokens": 0}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": None,
+        "reasoning_tokens": 0,
+    }

@@ -45,8 +45,12 @@ class Counters:
     def report(self) -> dict[str, Any]:
         """The reply of GET /standin/counters."""
         return {
-            "requests": self.requests, "generations_started": self.generations_started,
-            "generations_finished": self.generations_finished, "generations_aborted": self.generations_aborted,
-            "tokens": self.tokens, "prompts_started": dict(self.prompts_started),
-            "prompts_finished": dict(self.prompts_finished), "faults": dict(self.faults),
+            "requests": self.requests,
+            "generations_started": self.generations_started,
+            "generations_finished": self.generations_finished,
+            "generations_aborted": self.generations_aborted,
+            "tokens": self.tokens,
+            "prompts_started": dict(self.prompts_started),
+            "prompts_finished": dict(self.prompts_finished),
+            "faults": dict(self.faults),
         }

@@ -1,5 +1,7 @@
 """The decoder's thread: waiting queue, slots, one step after another."""
 
+import logging
+import os
 import threading
 import time
 from collections import deque
@@ -7,17 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from deployments.standin.counters import Counters
 from deployments.standin.generation import Generation
-from deployments.standin.network import ROWS, Network
-from deployments.standin.sampling import Row, log_probability, sample
+from deployments.standin.sampling import log_probability
+from deployments.standin.stepper import Picked, Stepper
 from deployments.standin.stopping import finish_reason
-from deployments.standin.weights import Float
 
-PIECES_PER_STEP = 8  # prompt pieces of ROWS ids between two decode steps
+logger = logging.getLogger("standin")
+
 ABORTED: dict[str, Any] = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
 ABORTED_WAITING: dict[str, Any] = {"type": "abort", "message": "Abort in waiting queue"}
 
@@ -38,15 +39,20 @@ class Limits:
 class Engine:
     """Owns the network; everything public may be called from any thread."""
 
-    def __init__(self, network: Network, tokenizer: Tokenizer, limits: Limits, counters: Counters,
-                 deliver: Callable[[list[Generation]], None]) -> None:
+    def __init__(
+        self,
+        stepper: Stepper,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        counters: Counters,
+        deliver: Callable[[list[Generation]], None],
+    ) -> None:
         """`deliver` is called on the engine's thread with the generations that changed in a step."""
-        self._network, self._tokenizer, self._counters, self._deliver = network, tokenizer, counters, deliver
-        self.limits = limits
+        self.stepper, self.limits = stepper, limits
+        self._tokenizer, self._counters, self._deliver = tokenizer, counters, deliver
         self._wake = threading.Condition()
         self._waiting: deque[Generation] = deque()
-        self._slots: list[Generation | None] = [None] * network.cache.size[1]
-        self._filled = [0] * len(self._slots)  # context ids whose keys lie in the cache
+        self._slots: list[Generation | None] = [None] * stepper.slots
         self._ended: list[Generation] = []  # by abort; delivered with the next step
         self._paused = self._stopping = self.frozen = False
         self.beat = time.time()
@@ -86,7 +92,7 @@ class Engine:
             self._wake.notify()
 
     def pause(self, mode: str) -> None:
-        """Stop stepping; `abort` ends what runs, `retract` sends it back to the queue, `in_place` freezes it."""
+        """Stop: `abort` ends what runs, `retract` sends it back to the queue, `in_place` keeps it."""
         if mode == "abort":
             self.abort(lambda _: True)
         with self._wake:
@@ -131,10 +137,19 @@ class Engine:
         self._ended.append(generation)
 
     def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception:  # a dead decoder takes the server with it, as genuine
+            logger.exception("the decoder failed")
+            os._exit(1)
+
+    def _loop(self) -> None:
         while True:
             with self._wake:
-                while not self._stopping and not self._ended and (
-                    self.frozen or self._paused or not (self._waiting or self.running())
+                while (
+                    not self._stopping
+                    and not self._ended
+                    and (self.frozen or self._paused or not (self._waiting or self.running()))
                 ):
                     self._wake.wait()
                 if self._stopping:
@@ -149,10 +164,14 @@ class Engine:
         used = sum(g.reserved for g in self.running())
         while self._waiting and self._free() and used + self._waiting[0].reserved <= self.limits.pool:
             generation = self._waiting.popleft()
+            if generation.finish is not None:  # its last id came while it was being retracted
+                continue
             slot = self._slots.index(None)
-            self._slots[slot], self._filled[slot] = generation, 0
+            self._slots[slot] = generation
+            self.stepper.clear(slot)
             used += generation.reserved
-            self._counters.started(generation.prompt)
+            if not generation.retractions:
+                self._counters.started(generation.prompt)
 
     def _report(self, changed: list[Generation]) -> None:
         for generation in changed:
@@ -162,74 +181,25 @@ class Engine:
             self._deliver(changed)
 
     def _step(self) -> list[Generation]:
-        """Some prompt pieces, then one id for every slot whose prompt is done."""
-        begin, made = time.perf_counter(), 0
-        held = list(self._slots)
-        fresh = self._prefill(held)
-        changed: list[Generation] = []
-        for group in range(len(held) // ROWS):
-            slots = [s for s in range(group * ROWS, (group + 1) * ROWS) if self._decodes(s, held[s]) or s in fresh]
-            if slots:
-                made += len(slots)
-                changed += self._advance(group, {s: g for s in slots if (g := held[s]) is not None}, fresh)
+        """One step; returns the generations that the event loop needs to hear of."""
+        begin = time.perf_counter()
+        picked = self.stepper.step(list(self._slots))
+        changed = [pick.generation for pick in picked if self._take(pick)]
         self.beat = time.time()
-        self.throughput += 0.05 * (made / (time.perf_counter() - begin) - self.throughput)
+        self.throughput += 0.05 * (len(picked) / (time.perf_counter() - begin) - self.throughput)
         return changed
 
-    def _decodes(self, slot: int, generation: Generation | None) -> bool:
-        """Whether all but the newest id of a slot lies in the cache, and a newest id exists."""
-        if generation is None or not generation.output:
-            return False
-        return self._filled[slot] == len(generation.prompt) + len(generation.output) - 1
-
-    def _prefill(self, held: list[Generation | None]) -> dict[int, Float]:
-        """Fill caches piece by piece; returns the last hidden row of each context that became complete."""
-        complete: dict[int, Float] = {}
-        pieces = PIECES_PER_STEP
-        for slot, generation in enumerate(held):
-            if generation is None or self._decodes(slot, generation):
-                continue
-            context = np.array(generation.context, np.intp)
-            while pieces and self._filled[slot] < len(context):
-                start = self._filled[slot]
-                hidden = self._network.prefill(slot, context[start : start + ROWS], start)
-                self._filled[slot] += len(hidden)
-                pieces -= 1
-                if self._filled[slot] == len(context):
-                    complete[slot] = hidden[-1]
-        return complete
-
-    def _advance(self, group: int, slots: dict[int, Generation], fresh: dict[int, Float]) -> list[Generation]:
-        """One more id for the given slots of a group."""
-        tokens, positions = np.zeros(ROWS, np.intp), np.full(ROWS, -1)
-        for slot, generation in slots.items():
-            if slot not in fresh:
-                tokens[slot % ROWS] = generation.output[-1]
-                positions[slot % ROWS] = self._filled[slot]
-                self._filled[slot] += 1
-        if positions.max() < 0:
-            hidden: Float = np.zeros((ROWS, self._network.weights.shape.hidden), np.float32)
-        else:
-            hidden = self._network.decode(group, tokens, positions)
-        for slot in slots.keys() & fresh.keys():
-            hidden[slot % ROWS] = fresh[slot]
-        logits = self._network.logits(hidden)
-        rows = [Row(slot % ROWS, g.choice, g.prompt, g.output) for slot, g in slots.items()]
-        picked = sample(logits, rows)
-        return [g for (slot, g), token in zip(slots.items(), picked, strict=True)
-                if self._append(slot, g, int(token), logits[slot % ROWS])]
-
-    def _append(self, slot: int, generation: Generation, token: int, logits: Float) -> bool:
-        """Take one id; returns whether the event loop needs to hear of it."""
-        if generation.finish is not None:  # aborted meanwhile
-            return False
-        if generation.wants_logprobs:
-            generation.logprobs.append(log_probability(logits, token))
-        generation.output.append(token)
-        self._counters.tokens += 1
-        generation.finish = finish_reason(generation, self._tokenizer)
-        if generation.finish is not None:
-            with self._wake:
-                if self._slots[slot] is generation:
-                    self._slots[slot] = None
+    def _take(self, pick: Picked) -> bool:
+        """Append an id; returns whether the event loop needs to hear of it."""
+        generation = pick.generation
+        with self._wake:
+            if generation.finish is not None:  # aborted meanwhile
+                return False
+            if generation.wants_logprobs:
+                generation.logprobs.append(log_probability(pick.logits, pick.token))
+            generation.output.append(pick.token)
+            self._counters.tokens += 1
+            generation.finish = finish_reason(generation, self._tokenizer)
+            if generation.finish is not None and self._slots[pick.slot] is generation:
+                self._slots[pick.slot] = None
         return generation.streams or generation.finish is not None

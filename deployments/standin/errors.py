@@ -1,4 +1,4 @@
-"""Error replies with the exact bodies of SGLang 0.5.23: four shapes, each where the genuine server uses it."""
+"""Error replies with the bodies of SGLang 0.5.23: four shapes, each where the genuine server uses it."""
 
 from typing import Any
 
@@ -34,14 +34,30 @@ def bad_contract(message: str) -> ApiError:
 def bad_body(kind: str, where: tuple[str | int, ...], message: str, value: Any) -> ApiError:
     """400 of pydantic; it echoes the input, however long."""
     detail = {"type": kind, "loc": where, "msg": message, "input": value}
-    return ApiError(400, {"object": "error", "message": f"1 validation error:\n  {detail}", "type": "Bad Request",
-                          "param": None, "code": 400})
+    return ApiError(
+        400,
+        {
+            "object": "error",
+            "message": f"1 validation error:\n  {detail}",
+            "type": "Bad Request",
+            "param": None,
+            "code": 400,
+        },
+    )
 
 
 def queue_full() -> ApiError:
     """503 of --max-queued-requests."""
-    return ApiError(503, {"object": "error", "message": "The request queue is full.", "type": "503", "param": None,
-                          "code": 503})
+    return ApiError(
+        503,
+        {
+            "object": "error",
+            "message": "The request queue is full.",
+            "type": "503",
+            "param": None,
+            "code": 503,
+        },
+    )
 
 
 def json_response(body: Any, status: int = 200) -> web.Response:

@@ -27,7 +27,9 @@ def _bad_request(shape: str) -> ApiError:
 
 
 REFUSALS: dict[str, Callable[[str], ApiError]] = {
-    "queue_full": _queue_full, "error_500_text": _error_500, "bad_request": _bad_request,
+    "queue_full": _queue_full,
+    "error_500_text": _error_500,
+    "bad_request": _bad_request,
 }
 
 
@@ -72,6 +74,5 @@ async def die(server: Server, seconds: float | None) -> None:
 
 async def never() -> web.Response:
     """Wait for ever (until the client or the process goes)."""
-    return await asyncio.get_running_loop().create_future()
-
-
+    forever: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
+    return await forever

@@ -42,11 +42,19 @@ def _no_output_ids(item: Item, _: str, __: Known) -> Item:
 
 def _abort_200(item: Item, form: str, _: Known) -> Item:
     if form == "queue":
-        meta = {"id": item["meta_info"]["id"],
-                "finish_reason": {"type": "abort", "message": "Abort in waiting queue"}, "completion_tokens": 0}
+        meta = {
+            "id": item["meta_info"]["id"],
+            "finish_reason": {"type": "abort", "message": "Abort in waiting queue"},
+            "completion_tokens": 0,
+        }
         return {"text": "", "output_ids": [], "meta_info": meta}
     if form == "unavailable":
-        reason = {"type": "abort", "message": "The request queue is full.", "status_code": 503, "err_type": None}
+        reason = {
+            "type": "abort",
+            "message": "The request queue is full.",
+            "status_code": 503,
+            "err_type": None,
+        }
         return _with_meta(_with_ids(item, []), finish_reason=reason, completion_tokens=0)
     half = item["output_ids"][: len(item["output_ids"]) // 2]
     reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
@@ -76,13 +84,22 @@ def _missing_optional_meta(item: Item, _: str, __: Known) -> Item:
 
 
 def _extra_meta(item: Item, _: str, __: Known) -> Item:
-    return {**_with_meta(item, from_the_future={"a": [1, None]}, spec_accept_rate=0.5), "from_the_future": True}
+    return {
+        **_with_meta(item, from_the_future={"a": [1, None]}, spec_accept_rate=0.5),
+        "from_the_future": True,
+    }
 
 
 REPLIES: dict[str, Callable[[Item, str, Known], Item]] = {
-    "strip_think": _strip_think, "prompt_tail": _prompt_tail, "no_output_ids": _no_output_ids,
-    "abort_200": _abort_200, "nan_stop": _nan_stop, "empty_ids": _empty_ids, "big_id": _big_id,
-    "wrong_prompt_tokens": _wrong_prompt_tokens, "missing_optional_meta": _missing_optional_meta,
+    "strip_think": _strip_think,
+    "prompt_tail": _prompt_tail,
+    "no_output_ids": _no_output_ids,
+    "abort_200": _abort_200,
+    "nan_stop": _nan_stop,
+    "empty_ids": _empty_ids,
+    "big_id": _big_id,
+    "wrong_prompt_tokens": _wrong_prompt_tokens,
+    "missing_optional_meta": _missing_optional_meta,
     "extra_meta": _extra_meta,
 }
 

@@ -41,7 +41,9 @@ async def _reset_after(request: web.Request, body: Any, _: str) -> web.StreamRes
 
 async def _truncate(request: web.Request, body: Any, _: str) -> web.StreamResponse:
     raw = orjson.dumps(body)
-    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(raw))})
+    response = web.StreamResponse(
+        headers={"Content-Type": "application/json", "Content-Length": str(len(raw))}
+    )
     await response.prepare(request)
     await response.write(raw[: len(raw) // 2])
     await asyncio.sleep(FLUSH_SECONDS)
@@ -55,8 +57,12 @@ async def _wrong_json(request: web.Request, body: Any, _: str) -> web.StreamResp
 
 
 SENDINGS: dict[str, Callable[[web.Request, Any, str], Awaitable[web.StreamResponse]]] = {
-    "lost_reply": _lost, "slow_reply": _slow, "reset_before_reply": _reset_before, "reset_after_reply": _reset_after,
-    "truncate_body": _truncate, "wrong_json": _wrong_json,
+    "lost_reply": _lost,
+    "slow_reply": _slow,
+    "reset_before_reply": _reset_before,
+    "reset_after_reply": _reset_after,
+    "truncate_body": _truncate,
+    "wrong_json": _wrong_json,
 }
 
 

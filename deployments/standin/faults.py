@@ -1,8 +1,8 @@
 """The fault switches: their names, what each does, and which are on.
 
-A switch is `NAME`, `NAME=ARG`, `NAME*TIMES` or `NAME=ARG*TIMES`; without TIMES it stays on until switched off. How
-they act lies in fault_arrivals.py (before a request is read), fault_replies.py (the reply's content) and
-fault_sendings.py (how the reply goes out).
+A switch is `NAME`, `NAME=ARG`, `NAME*TIMES` or `NAME=ARG*TIMES`; without TIMES it stays on until switched
+off. How they act lies in fault_arrivals.py (before a request is read), fault_replies.py (the reply's content)
+and fault_sendings.py (how the reply goes out).
 """
 
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class Switches:
         self._on = dict(parse_fault(text) for text in texts)
 
     def set(self, name: str, argument: str | int | float | bool | None) -> None:
-        """Switch one fault on (an argument, or True) or off (None, False); raises ValueError for an unknown name."""
+        """Switch a fault on (argument, True) or off (None, False); raises ValueError for an unknown name."""
         if name not in FAULTS:
             raise ValueError(f"unknown fault {name!r}; known: {', '.join(FAULTS)}")
         if argument is None or argument is False:

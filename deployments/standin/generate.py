@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 
 from deployments.standin.engine import QueueFullError
-from deployments.standin.errors import ApiError, queue_full
+from deployments.standin.errors import ApiError, bad_body, queue_full
 from deployments.standin.fault_arrivals import arrive, look
 from deployments.standin.fault_replies import Known, spoiled
 from deployments.standin.fault_sendings import send
@@ -35,6 +35,8 @@ class Generate:
         server = self._server
         server.counters.requests += 1
         await arrive(server)
+        if request.content_type != "application/json":
+            raise bad_body("model_attributes_type", ("body",), "Input should be a valid dictionary", "")
         body = read_body(await request.read())
         try:
             taken = intake(body, server.frame, self._tokenizer, server.in_flight)
@@ -68,11 +70,20 @@ class Generate:
     def _item(self, generation: Generation, taken: Intake) -> dict[str, Any]:
         """The reply item of a snapshot."""
         server = self._server
-        item = reply(generation, self._tokenizer, server.weight_version, server.arguments.enable_metrics,
-                     taken.echo_prompt)
+        item = reply(
+            generation,
+            self._tokenizer,
+            server.weight_version,
+            server.arguments.enable_metrics,
+            taken.echo_prompt,
+        )
         ends = server.defaults.get("eos_token_id") or sorted(server.frame.end_ids)
-        known = Known(generation.prompt, self._think_ids, ends[0] if isinstance(ends, list) else ends,
-                      server.frame.vocabulary)
+        known = Known(
+            generation.prompt,
+            self._think_ids,
+            ends[0] if isinstance(ends, list) else ends,
+            server.frame.vocabulary,
+        )
         return spoiled(item, known, server.switches, server.counters)
 
     async def _chunks(self, taken: Intake) -> AsyncIterator[dict[str, Any]]:
@@ -97,15 +108,21 @@ class Generate:
 
     async def _refused_chunks(self, taken: Intake) -> AsyncIterator[dict[str, Any]]:
         for generation in taken.generations:
-            generation.finish = {"type": "abort", "message": "The request queue is full.", "status_code": 503,
-                                 "err_type": None}
+            generation.finish = {
+                "type": "abort",
+                "message": "The request queue is full.",
+                "status_code": 503,
+                "err_type": None,
+            }
             yield self._item(generation, taken)
 
 
 async def _error_chunks(error: ApiError) -> AsyncIterator[dict[str, Any]]:
     message = error.body["error"] if isinstance(error.body, dict) else str(error.body)
     text = message["message"] if isinstance(message, dict) else message
-    yield {"error": {"message": text, "type": "invalid_request_error", "code": error.status, "retryable": False}}
+    yield {
+        "error": {"message": text, "type": "invalid_request_error", "code": error.status, "retryable": False}
+    }
 
 
 async def _stream(request: web.Request, chunks: AsyncIterator[dict[str, Any]]) -> web.StreamResponse:

@@ -23,7 +23,7 @@ class Stops:
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """A prompt, how to sample, and what came of it so far. The engine's thread writes; the event loop reads."""
+    """A prompt, how to sample, what came of it so far. The engine's thread writes; the event loop reads."""
 
     rid: str
     prompt: list[int]

@@ -1,4 +1,4 @@
-"""What the server says about itself: /model_info, /server_info, /v1/models, /v1/loads, /metrics, /health, /ready."""
+"""What the server says about itself: model and server info, models, loads, metrics, health, readiness."""
 
 import asyncio
 import os
@@ -16,15 +16,43 @@ from deployments.standin.server import VERSION, Server
 POLL_SECONDS = 0.05
 # Flags that can change tokens, at the defaults that a genuine server reports.
 DEFAULTS: dict[str, Any] = {
-    "load_format": "auto", "trust_remote_code": False, "dtype": "auto", "quantization": None, "kv_cache_dtype": "auto",
-    "device": "cpu", "tp_size": 1, "dp_size": 1, "pp_size": 1, "nnodes": 1, "node_rank": 0, "stream_interval": 1,
-    "chunked_prefill_size": 4096, "max_prefill_tokens": 16384, "disable_radix_cache": True, "allow_auto_truncate": False,
-    "preferred_sampling_params": None, "json_model_override_args": "{}", "enable_strict_thinking": False,
-    "watermark_default_enabled": False, "watermark_enforce_all": False, "speculative_algorithm": None,
-    "speculative_accept_threshold_single": 1.0, "speculative_accept_threshold_acc": 1.0, "lora_paths": None,
-    "enable_lora": None, "tokenizer_worker_num": 1, "chat_template": None, "incremental_streaming_output": False,
-    "sampling_defaults": "model", "watchdog_timeout": 300, "disaggregation_mode": "null", "kv_events": None,
-    "mem_fraction_static": None, "schedule_policy": "fcfs", "schedule_conservativeness": 1.0, "tokenizer_mode": "auto",
+    "load_format": "auto",
+    "trust_remote_code": False,
+    "dtype": "auto",
+    "quantization": None,
+    "kv_cache_dtype": "auto",
+    "device": "cpu",
+    "tp_size": 1,
+    "dp_size": 1,
+    "pp_size": 1,
+    "nnodes": 1,
+    "node_rank": 0,
+    "stream_interval": 1,
+    "chunked_prefill_size": 4096,
+    "max_prefill_tokens": 16384,
+    "disable_radix_cache": True,
+    "allow_auto_truncate": False,
+    "preferred_sampling_params": None,
+    "json_model_override_args": "{}",
+    "enable_strict_thinking": False,
+    "watermark_default_enabled": False,
+    "watermark_enforce_all": False,
+    "speculative_algorithm": None,
+    "speculative_accept_threshold_single": 1.0,
+    "speculative_accept_threshold_acc": 1.0,
+    "lora_paths": None,
+    "enable_lora": None,
+    "tokenizer_worker_num": 1,
+    "chat_template": None,
+    "incremental_streaming_output": False,
+    "sampling_defaults": "model",
+    "watchdog_timeout": 300,
+    "disaggregation_mode": "null",
+    "kv_events": None,
+    "mem_fraction_static": None,
+    "schedule_policy": "fcfs",
+    "schedule_conservativeness": 1.0,
+    "tokenizer_mode": "auto",
 }
 
 
@@ -43,13 +71,24 @@ class Information:
     async def model_info(self, _: web.Request) -> web.Response:
         """GET /model_info."""
         server, a = self._server, self._server.arguments
-        return json_response({
-            "model_path": server.model_name, "served_model_name": a.served_model_name, "tokenizer_path": server.model_name,
-            "is_generation": True, "preferred_sampling_params": None, "weight_version": server.weight_version,
-            "load_format": "auto", "reasoning_parser": a.reasoning_parser, "tool_call_parser": a.tool_call_parser,
-            "disaggregation_mode": "null", "has_image_understanding": False, "has_audio_understanding": False,
-            "model_type": server.config["model_type"], "architectures": server.config["architectures"],
-        })
+        return json_response(
+            {
+                "model_path": server.model_name,
+                "served_model_name": a.served_model_name,
+                "tokenizer_path": server.model_name,
+                "is_generation": True,
+                "preferred_sampling_params": None,
+                "weight_version": server.weight_version,
+                "load_format": "auto",
+                "reasoning_parser": a.reasoning_parser,
+                "tool_call_parser": a.tool_call_parser,
+                "disaggregation_mode": "null",
+                "has_image_understanding": False,
+                "has_audio_understanding": False,
+                "model_type": server.config["model_type"],
+                "architectures": server.config["architectures"],
+            }
+        )
 
     async def server_info(self, _: web.Request) -> web.Response:
         """GET /server_info: every flag, keys in clear as genuine; frontend tells a stand-in."""
@@ -60,19 +99,38 @@ class Information:
             "last_gen_throughput": round(server.engine.throughput, 2),
             "memory_usage": {"weight": 0.005, "kvcache": 0.25, "token_capacity": server.pool},
         }
-        return json_response({
-            **DEFAULTS, **flags, "model_path": server.model_name, "tokenizer_path": server.model_name,
-            "weight_version": server.weight_version, **a.others, "launch_command": a.launch_command, "status": "ready",
-            "max_total_num_tokens": server.pool, "max_req_input_len": server.frame.longest - INPUT_MARGIN,
-            "startup_time": {}, "internal_states": [state], "version": VERSION, "frontend": "standin",
-        })
+        return json_response(
+            {
+                **DEFAULTS,
+                **flags,
+                "model_path": server.model_name,
+                "tokenizer_path": server.model_name,
+                "weight_version": server.weight_version,
+                **a.others,
+                "launch_command": a.launch_command,
+                "status": "ready",
+                "max_total_num_tokens": server.pool,
+                "max_req_input_len": server.frame.longest - INPUT_MARGIN,
+                "startup_time": {},
+                "internal_states": [state],
+                "version": VERSION,
+                "frontend": "standin",
+            }
+        )
 
     async def models(self, _: web.Request) -> web.Response:
         """GET /v1/models: the reliable context length."""
         server = self._server
         name = server.switches.value("wrong_model") or server.arguments.served_model_name
-        entry = {"id": name, "object": "model", "created": int(server.started), "owned_by": "sglang", "root": name,
-                 "parent": None, "max_model_len": server.context}
+        entry = {
+            "id": name,
+            "object": "model",
+            "created": int(server.started),
+            "owned_by": "sglang",
+            "root": name,
+            "parent": None,
+            "max_model_len": server.context,
+        }
         return json_response({"object": "list", "data": [entry]})
 
     async def loads(self, _: web.Request) -> web.Response:
@@ -82,16 +140,32 @@ class Information:
         stuck = engine.frozen and (running or waiting)
         tokens = sum(len(g.prompt) + len(g.output) for g in running)
         load = {
-            "timestamp": engine.beat if stuck else now, "dp_rank": 0, "num_running_reqs": len(running),
-            "num_waiting_reqs": waiting, "num_waiting_uncached_tokens": 0, "num_used_tokens": tokens,
-            "num_total_tokens": tokens, "num_active_tokens": tokens, "num_prealloc_ready_tokens": 0,
-            "max_total_num_tokens": self._server.pool, "max_running_requests": engine.limits.running,
+            "timestamp": engine.beat if stuck else now,
+            "dp_rank": 0,
+            "num_running_reqs": len(running),
+            "num_waiting_reqs": waiting,
+            "num_waiting_uncached_tokens": 0,
+            "num_used_tokens": tokens,
+            "num_total_tokens": tokens,
+            "num_active_tokens": tokens,
+            "num_prealloc_ready_tokens": 0,
+            "max_total_num_tokens": self._server.pool,
+            "max_running_requests": engine.limits.running,
             "token_usage": round(tokens / self._server.pool, 4),
-            "gen_throughput": round(engine.throughput, 2) if running else 0.0, "cache_hit_rate": 0.0,
-            "utilization": 0.0, "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
+            "gen_throughput": round(engine.throughput, 2) if running else 0.0,
+            "cache_hit_rate": 0.0,
+            "utilization": 0.0,
+            "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
         }
-        return json_response({"timestamp": datetime.now(UTC).isoformat(), "version": VERSION, "accelerator": None,
-                              "num_accelerators": 1, "loads": [load]})
+        return json_response(
+            {
+                "timestamp": datetime.now(UTC).isoformat(),
+                "version": VERSION,
+                "accelerator": None,
+                "num_accelerators": 1,
+                "loads": [load],
+            }
+        )
 
     async def metrics(self, _: web.Request) -> web.Response:
         """GET /metrics, with --enable-metrics."""
@@ -100,10 +174,14 @@ class Information:
             raise ApiError(404, {"detail": "Not Found"})
         engine, counters = server.engine, server.counters
         values = {
-            "num_running_reqs": len(engine.running()), "num_queue_reqs": engine.waiting(),
-            "gen_throughput": round(engine.throughput, 2), "generation_tokens_total": counters.tokens,
-            "num_aborted_requests_total": counters.generations_aborted, "num_retracted_reqs": 0,
-            "num_requests_total": counters.generations_finished, "http_requests_active": len(server.in_flight),
+            "num_running_reqs": len(engine.running()),
+            "num_queue_reqs": engine.waiting(),
+            "gen_throughput": round(engine.throughput, 2),
+            "generation_tokens_total": counters.tokens,
+            "num_aborted_requests_total": counters.generations_aborted,
+            "num_retracted_reqs": 0,
+            "num_requests_total": counters.generations_finished,
+            "http_requests_active": len(server.in_flight),
         }
         label = f'{{model_name="{server.arguments.served_model_name}"}}'
         return web.Response(text="".join(f"sglang:{name}{label} {value}\n" for name, value in values.items()))
@@ -115,7 +193,7 @@ class Information:
         return web.Response(status=200 if up else 503)
 
     async def health(self, _: web.Request) -> web.Response:
-        """GET /health: 503 while starting or draining; else it waits for a sign of life, never less than a second."""
+        """GET /health: 503 while starting or draining; else waits for a sign of life, a second at least."""
         server = self._server
         if server.starting or server.draining:
             return web.Response(status=503)

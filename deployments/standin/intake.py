@@ -11,7 +11,12 @@ from tokenizers import Tokenizer
 from deployments.standin.errors import bad_body, bad_contract, bad_value
 from deployments.standin.generation import Generation
 from deployments.standin.parameters import (
-    Frame, check_contract, check_ranges, choice_of, effective_limit, stops_of,
+    Frame,
+    check_contract,
+    check_ranges,
+    choice_of,
+    effective_limit,
+    stops_of,
 )
 
 INPUT_MARGIN = 5  # max_req_input_len = max_req_len - 5 (managers/tp_worker.py:567)
@@ -64,7 +69,9 @@ def _prompts(body: dict[str, Any], tokenizer: Tokenizer | None) -> tuple[list[li
         raise bad_value("Either text, input_ids or input_embeds should be provided.")
     if ids is None:
         if tokenizer is None:
-            raise bad_value("The engine initialized with skip_tokenizer_init=True cannot accept text prompts.")
+            raise bad_value(
+                "The engine initialized with skip_tokenizer_init=True cannot accept text prompts."
+            )
         texts = [text] if isinstance(text, str) else list(text or [])
         return [list(tokenizer.encode(t, add_special_tokens=False).ids) for t in texts], isinstance(text, str)
     if not ids:
@@ -100,11 +107,15 @@ def _rids(body: dict[str, Any], count: int, single: bool, copies: int) -> list[s
 def check_length(length: int, frame: Frame) -> None:
     """Refuse a prompt that the context or the input limit cannot hold."""
     if length >= frame.context:
-        raise bad_value(f"The input ({length} tokens) is longer than the model's context length ({frame.context} tokens).")
+        raise bad_value(
+            f"The input ({length} tokens) is longer than the model's context length ({frame.context} tokens)."
+        )
     most = frame.longest - INPUT_MARGIN
     if length >= most:
-        raise bad_value(f"Input length ({length} tokens) exceeds the maximum allowed length ({most} tokens). "
-                        "Use a shorter input or enable --allow-auto-truncate.")
+        raise bad_value(
+            f"Input length ({length} tokens) exceeds the maximum allowed length ({most} tokens). "
+            "Use a shorter input or enable --allow-auto-truncate."
+        )
 
 
 def intake(body: dict[str, Any], frame: Frame, tokenizer: Tokenizer | None, taken: Container[str]) -> Intake:
@@ -118,8 +129,10 @@ def intake(body: dict[str, Any], frame: Frame, tokenizer: Tokenizer | None, take
         if rid in taken:
             raise bad_value(f"Duplicate request ID detected: {rid}")
     if body.get("return_hidden_states"):
-        raise bad_value("The server is not configured to return hidden states. Please set `--enable-return-hidden-states` "
-                        "to enable this feature.")
+        raise bad_value(
+            "The server is not configured to return hidden states. Please set "
+            "`--enable-return-hidden-states` to enable this feature."
+        )
     stream = body.get("stream") is True
     generations = []
     for place, rid in enumerate(rids):
@@ -128,8 +141,14 @@ def intake(body: dict[str, Any], frame: Frame, tokenizer: Tokenizer | None, take
         limit = effective_limit(own, len(prompt), frame)
         check_ranges(own, frame.vocabulary)
         logprobs = body.get("return_logprob")
-        generations.append(Generation(
-            rid=rid, prompt=prompt, choice=choice_of(own, frame), stops=stops_of(own, limit, frame), streams=stream,
-            wants_logprobs=bool(logprobs[place // copies] if isinstance(logprobs, list) else logprobs),
-        ))
+        generations.append(
+            Generation(
+                rid=rid,
+                prompt=prompt,
+                choice=choice_of(own, frame),
+                stops=stops_of(own, limit, frame),
+                streams=stream,
+                wants_logprobs=bool(logprobs[place // copies] if isinstance(logprobs, list) else logprobs),
+            )
+        )
     return Intake(generations, single and copies == 1, stream, body.get("return_prompt_token_ids") is True)

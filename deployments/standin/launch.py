@@ -1,8 +1,8 @@
 """Start a stand-in on a free port of the loopback interface, wait until it serves, end it.
 
-    async with running_standin(["--reasoning-parser", "kimi_k2"], log_path) as url: ...
-    with running_standin_sync([], log_path) as url: ...
-    standin = start_standin([], log_path); ...; standin.end()
+async with running_standin(["--reasoning-parser", "kimi_k2"], log_path) as url: ...
+with running_standin_sync([], log_path) as url: ...
+standin = start_standin([], log_path); ...; standin.end()
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Standin:
         return self.process.pid
 
     def end(self, grace_seconds: float = 3.0) -> None:
-        """SIGTERM, then SIGKILL to the whole group after `grace_seconds`; returns when the process is gone."""
+        """SIGTERM, SIGKILL to the whole group after `grace_seconds`; returns when the process is gone."""
         if self.process.poll() is None:
             _signal(self.process, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -95,14 +95,21 @@ def spawn_standin(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
         )
     return Standin(f"http://127.0.0.1:{port}", process, log_path)
 
 
 @contextmanager
-def running_standin_sync(argv: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
+def running_standin_sync(
+    argv: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """The base URL of a stand-in that lives as long as the block."""
     standin = start_standin(argv, log_path, env=env)
     try:
@@ -112,7 +119,9 @@ def running_standin_sync(argv: Sequence[str], log_path: Path, env: Mapping[str, 
 
 
 @asynccontextmanager
-async def running_standin(argv: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[str]:
+async def running_standin(
+    argv: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None
+) -> AsyncIterator[str]:
     """The base URL of a stand-in that lives as long as the block."""
     standin = await asyncio.to_thread(start_standin, argv, log_path, env=env)
     try:
@@ -134,9 +143,13 @@ def _wait_ready(standin: Standin, seconds: float) -> None:
     while not _answers(f"{standin.url}/ready"):
         status = standin.process.poll()
         if status is not None:
-            raise StandinError(f"stand-in ended with status {status} before it served\n{_last_lines(standin.log_path)}")
+            raise StandinError(
+                f"stand-in ended with status {status} before it served\n{_last_lines(standin.log_path)}"
+            )
         if time.monotonic() > deadline:
-            raise StandinError(f"{standin.url}: not ready after {seconds:g} s\n{_last_lines(standin.log_path)}")
+            raise StandinError(
+                f"{standin.url}: not ready after {seconds:g} s\n{_last_lines(standin.log_path)}"
+            )
         time.sleep(POLL_SECONDS)
 
 

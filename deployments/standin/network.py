@@ -1,7 +1,8 @@
 """The Qwen3 forward pass in float32, always over ROWS rows.
 
-Products of float32 matrices change in their last bits with the number of rows, so a step always has the same
-number: decoding uses one row per slot of a group, prefill takes one sequence in pieces of ROWS positions from 0.
+Products of float32 matrices change in their last bits with the number of rows, so a step always has the
+same number: decoding uses one row per slot of a group, prefill takes one sequence in pieces of ROWS positions
+from 0.
 """
 
 import numpy as np
@@ -79,8 +80,12 @@ class Network:
             h = normalised(x, layer.attention_norm, self.weights.shape.epsilon)
             queries, keys, values = self._heads(layer, h, cos, sin)
             self.cache.write(index, slots, positions, keys, values)
-            mixed = attend(self._grouped(queries, seen), self.cache.keys[index, seen, :, :blocks],
-                           self.cache.values[index, seen, :, :blocks], lengths)
+            mixed = attend(
+                self._grouped(queries, seen),
+                self.cache.keys[index, seen, :, :blocks],
+                self.cache.values[index, seen, :, :blocks],
+                lengths,
+            )
             x = x + self._flat(mixed, seen) @ layer.output
             x += _feed_forward(layer, normalised(x, layer.feed_norm, self.weights.shape.epsilon))
         return x
@@ -90,13 +95,15 @@ class Network:
         shape = self.weights.shape
         joined = (h @ layer.query_key_value).reshape(ROWS, -1, shape.head)
         queries = normalised(joined[:, : shape.heads], layer.query_norm, shape.epsilon)
-        keys = normalised(joined[:, shape.heads : shape.heads + shape.key_heads], layer.key_norm, shape.epsilon)
+        keys = normalised(
+            joined[:, shape.heads : shape.heads + shape.key_heads], layer.key_norm, shape.epsilon
+        )
         queries = _rotated(queries, cos, sin)
         queries *= np.float32(shape.head**-0.5)
         return queries, _rotated(keys, cos, sin), joined[:, shape.heads + shape.key_heads :]
 
     def _grouped(self, queries: Float, seen: slice) -> Float:
-        """Queries as [batch, key_heads, rows, head]: rows are a slot's query heads, or heads x positions of a prompt."""
+        """Queries as [batch, key_heads, rows, head]: query heads, or heads x positions of a piece."""
         shape = self.weights.shape
         split = queries.reshape(ROWS, shape.key_heads, shape.group, shape.head)
         if seen.stop - seen.start == ROWS:
@@ -112,7 +119,7 @@ class Network:
 
 
 def _rotated(x: Float, cos: Float, sin: Float) -> Float:
-    """Rotary positions, the halves convention: x float32[rows, heads, head], cos and sin [rows, 1, head / 2]."""
+    """Rotary positions by halves: x float32[rows, heads, head], cos and sin float32[rows, 1, head / 2]."""
     half = x.shape[-1] // 2
     low, high = x[..., :half], x[..., half:]
     return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
@@ -123,4 +130,5 @@ def _feed_forward(layer: Layer, h: Float) -> Float:
     joined = h @ layer.gate_up
     half = joined.shape[1] // 2
     gate, up = joined[:, :half], joined[:, half:]
-    return (gate / (1 + np.exp(-gate)) * up) @ layer.down
+    result: Float = (gate / (1 + np.exp(-gate)) * up) @ layer.down
+    return result

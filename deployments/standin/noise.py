@@ -1,9 +1,11 @@
-"""Counter-based noise: a number is a function of (seed, position, column), so no draw depends on another row."""
+"""Counter-based noise: a function of (seed, position, column), so no draw depends on another row."""
 
 import numpy as np
 import numpy.typing as npt
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64 (Steele, Lea, Flood 2014): increment and mixing constants
+_GOLDEN = np.uint64(
+    0x9E3779B97F4A7C15
+)  # SplitMix64 (Steele, Lea, Flood 2014): increment and mixing constants
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 

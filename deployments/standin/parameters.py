@@ -12,12 +12,32 @@ from deployments.standin.sampling import Choice
 
 _NUMBER, _INTEGER, _BOOLEAN = "f64", "i64", "a boolean"
 KINDS = {
-    "max_new_tokens": _INTEGER, "stop": "text", "stop_token_ids": "ids", "stop_regex": "text", "temperature": _NUMBER,
-    "top_p": _NUMBER, "top_k": _INTEGER, "min_p": _NUMBER, "frequency_penalty": _NUMBER, "presence_penalty": _NUMBER,
-    "repetition_penalty": _NUMBER, "min_new_tokens": _INTEGER, "n": _INTEGER, "beam_width": _INTEGER,
-    "json_schema": "any", "regex": "any", "ebnf": "any", "structural_tag": "any", "ignore_eos": _BOOLEAN,
-    "skip_special_tokens": _BOOLEAN, "spaces_between_special_tokens": _BOOLEAN, "no_stop_trim": _BOOLEAN,
-    "stream_interval": _INTEGER, "logit_bias": "any", "sampling_seed": _INTEGER, "custom_params": "any",
+    "max_new_tokens": _INTEGER,
+    "stop": "text",
+    "stop_token_ids": "ids",
+    "stop_regex": "text",
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "top_k": _INTEGER,
+    "min_p": _NUMBER,
+    "frequency_penalty": _NUMBER,
+    "presence_penalty": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "min_new_tokens": _INTEGER,
+    "n": _INTEGER,
+    "beam_width": _INTEGER,
+    "json_schema": "any",
+    "regex": "any",
+    "ebnf": "any",
+    "structural_tag": "any",
+    "ignore_eos": _BOOLEAN,
+    "skip_special_tokens": _BOOLEAN,
+    "spaces_between_special_tokens": _BOOLEAN,
+    "no_stop_trim": _BOOLEAN,
+    "stream_interval": _INTEGER,
+    "logit_bias": "any",
+    "sampling_seed": _INTEGER,
+    "custom_params": "any",
     "watermark": "any",
 }
 DEFAULT_NEW_TOKENS = 128
@@ -25,9 +45,12 @@ DETERMINISTIC_SEED = 42  # what a genuine server takes for every request that na
 
 # (name, lowest, lowest included, highest, text after "must be ")
 _RANGES = (
-    ("temperature", 0.0, True, math.inf, "a non-negative finite number"), ("top_p", 0.0, False, 1.0, "in (0, 1]"),
-    ("min_p", 0.0, True, 1.0, "in [0, 1]"), ("frequency_penalty", -2.0, True, 2.0, "in [-2, 2]"),
-    ("presence_penalty", -2.0, True, 2.0, "in [-2, 2]"), ("repetition_penalty", 0.0, True, 2.0, "in [0, 2]"),
+    ("temperature", 0.0, True, math.inf, "a non-negative finite number"),
+    ("top_p", 0.0, False, 1.0, "in (0, 1]"),
+    ("min_p", 0.0, True, 1.0, "in [0, 1]"),
+    ("frequency_penalty", -2.0, True, 2.0, "in [-2, 2]"),
+    ("presence_penalty", -2.0, True, 2.0, "in [-2, 2]"),
+    ("repetition_penalty", 0.0, True, 2.0, "in [0, 2]"),
 )
 
 
@@ -63,7 +86,9 @@ def _fits(value: Any, kind: str) -> bool:
     if kind == "ids":
         return isinstance(value, list) and all(_fits(item, _INTEGER) for item in value)
     if kind == "text":
-        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+        return isinstance(value, str) or (
+            isinstance(value, list) and all(isinstance(item, str) for item in value)
+        )
     return True
 
 
@@ -81,7 +106,9 @@ def check_ranges(params: dict[str, Any], vocabulary: int) -> None:
     """Refuse values out of range; raises ApiError."""
     for name, low, included, high, wanted in _RANGES:
         value = params.get(name)
-        if value is not None and not ((value > low or (included and value == low)) and value <= high and math.isfinite(value)):
+        if value is not None and not (
+            (value > low or (included and value == low)) and value <= high and math.isfinite(value)
+        ):
             raise bad_value(f"{name} must be {wanted}, got {value}.")
     top_k = params.get("top_k")
     if top_k is not None and top_k != -1 and top_k < 1:
@@ -106,10 +133,10 @@ def effective_limit(params: dict[str, Any], length: int, frame: Frame) -> int:
     limit = _limit(params)
     if limit is not None and length + limit > frame.context:
         raise bad_value(
-            f"Requested token count exceeds the model's maximum context length of {frame.context} tokens. You requested "
-            f"a total of {length + limit} tokens: {length} tokens from the input messages and {limit} tokens for the "
-            "completion. Please reduce the number of tokens in the input messages or the completion to fit within the "
-            "limit."
+            f"Requested token count exceeds the model's maximum context length of {frame.context} tokens. "
+            f"You requested a total of {length + limit} tokens: {length} tokens from the input messages and "
+            f"{limit} tokens for the completion. Please reduce the number of tokens in the input messages or "
+            "the completion to fit within the limit."
         )
     room = frame.longest - length - 1
     return room if limit is None else min(limit, room)
@@ -117,29 +144,39 @@ def effective_limit(params: dict[str, Any], length: int, frame: Frame) -> int:
 
 def choice_of(params: dict[str, Any], frame: Frame) -> Choice:
     """The sampler's settings; absent and null values take SGLang's defaults."""
+
     def get(name: str, default: Any) -> Any:
         value = params.get(name)
         return default if value is None else value
 
     seed = get("sampling_seed", DETERMINISTIC_SEED) if frame.deterministic else secrets.randbits(63)
     return Choice(
-        temperature=get("temperature", 1.0), top_p=get("top_p", 1.0), top_k=get("top_k", -1), min_p=get("min_p", 0.0),
-        frequency_penalty=get("frequency_penalty", 0.0), presence_penalty=get("presence_penalty", 0.0),
-        repetition_penalty=get("repetition_penalty", 1.0), min_new_tokens=get("min_new_tokens", 0), seed=seed,
+        temperature=get("temperature", 1.0),
+        top_p=get("top_p", 1.0),
+        top_k=get("top_k", -1),
+        min_p=get("min_p", 0.0),
+        frequency_penalty=get("frequency_penalty", 0.0),
+        presence_penalty=get("presence_penalty", 0.0),
+        repetition_penalty=get("repetition_penalty", 1.0),
+        min_new_tokens=get("min_new_tokens", 0),
+        seed=seed,
         logit_bias=tuple((int(key), float(value)) for key, value in get("logit_bias", {}).items()),
         banned_early=tuple(frame.end_ids | frozenset(get("stop_token_ids", []))),
     )
 
 
 def stops_of(params: dict[str, Any], limit: int, frame: Frame) -> Stops:
-    """What ends the generation; with ignore_eos the request's own stop_token_ids are ignored too, as genuine."""
+    """What ends the generation; ignore_eos ignores the request's own stop_token_ids too, as genuine."""
+
     def texts(name: str) -> tuple[str, ...]:
         value = params.get(name) or []
         return (value,) if isinstance(value, str) else tuple(value)
 
     ids = frame.end_ids | frozenset(params.get("stop_token_ids") or [])
     return Stops(
-        limit=limit, ids=frozenset() if params.get("ignore_eos") else ids, texts=texts("stop"),
+        limit=limit,
+        ids=frozenset() if params.get("ignore_eos") else ids,
+        texts=texts("stop"),
         patterns=tuple(re.compile(pattern) for pattern in texts("stop_regex")),
         skip_special_tokens=params.get("skip_special_tokens") is not False,
         no_stop_trim=params.get("no_stop_trim") is True,

@@ -16,11 +16,15 @@ def meta_info(generation: Generation, weight_version: str, metrics: bool) -> dic
     if finish is not None and finish.get("message") == "Abort in waiting queue":
         return {**meta, "weight_version": weight_version, "completion_tokens": 0}
     meta |= {
-        "prompt_tokens": len(generation.prompt), "weight_version": weight_version,
-        "num_retractions": generation.retractions, "reasoning_tokens": 0, "completion_tokens": count,
+        "prompt_tokens": len(generation.prompt),
+        "weight_version": weight_version,
+        "num_retractions": generation.retractions,
+        "reasoning_tokens": 0,
+        "completion_tokens": count,
         "cached_tokens": generation.cached,
         "weight_versions": [{"version": weight_version, "start": 0, "end": count}],
-        "cached_tokens_details": {"device": generation.cached, "host": 0}, "dp_rank": None,
+        "cached_tokens_details": {"device": generation.cached, "host": 0},
+        "dp_rank": None,
     }
     if generation.wants_logprobs:
         pairs = zip(generation.logprobs, generation.output, strict=True)
@@ -39,7 +43,7 @@ def reply(
 ) -> dict[str, Any]:
     """One item of a /generate reply to a snapshot.
 
-    `tokenizer` is None with --skip-tokenizer-init: then there is no text, except "" for an abort in the queue.
+    `tokenizer` is None with --skip-tokenizer-init: then no text, except "" for an abort in the queue.
     """
     body: dict[str, Any] = {}
     if tokenizer is not None or not generation.output:

@@ -84,8 +84,11 @@ def _draw(logits: Float, rows: Sequence[Row]) -> npt.NDArray[np.intp]:
     seeds = np.array([row.choice.seed & (2**64 - 1) for row in rows], np.uint64)
     positions = np.array([len(row.prompt) + len(row.output) for row in rows], np.uint64)
     scores = np.full(scaled.shape, -np.inf)
-    scores[line, column] = scaled[line, column] + gumbel(seeds[line], positions[line], column.astype(np.uint64))
-    return scores.argmax(axis=1)
+    scores[line, column] = scaled[line, column] + gumbel(
+        seeds[line], positions[line], column.astype(np.uint64)
+    )
+    best: npt.NDArray[np.intp] = scores.argmax(axis=1)
+    return best
 
 
 def _restrict(scaled: Float, kept: npt.NDArray[np.bool_], rows: Sequence[Row]) -> None:
@@ -96,7 +99,10 @@ def _restrict(scaled: Float, kept: npt.NDArray[np.bool_], rows: Sequence[Row]) -
     if len(narrow):
         ordered = np.sort(scaled[narrow], axis=1)[:, ::-1]
         mass = np.exp(ordered, dtype=np.float32)
-        beyond = np.arange(mass.shape[1])[None] >= np.where(top_k[narrow] > 0, top_k[narrow], mass.shape[1])[:, None]
+        beyond = (
+            np.arange(mass.shape[1])[None]
+            >= np.where(top_k[narrow] > 0, top_k[narrow], mass.shape[1])[:, None]
+        )
         mass[beyond] = 0
         running = np.cumsum(mass, axis=1, dtype=np.float64)
         before = running - mass  # mass ahead of an id; the first id always stays

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deployments.standin.arguments import Arguments
 from deployments.standin.counters import Counters
 from deployments.standin.engine import Engine, Limits
@@ -15,6 +17,8 @@ from deployments.standin.faults import Switches
 from deployments.standin.generation import Generation
 from deployments.standin.network import ROWS, Network
 from deployments.standin.parameters import Frame
+from deployments.standin.sampling import Choice, Row, sample
+from deployments.standin.stepper import Stepper
 from deployments.standin.template import ChatTemplate
 from deployments.standin.weights import load
 
@@ -44,7 +48,7 @@ class Server:
         self.counters, self.switches = Counters(), Switches(arguments.faults)
         network = Network(weights, -(-running // ROWS), self.context)
         limits = Limits(running, arguments.max_queued_requests, self.pool)
-        self.engine = Engine(network, self.tokenizer, limits, self.counters, self._deliver)
+        self.engine = Engine(Stepper(network), self.tokenizer, limits, self.counters, self._deliver)
         self.in_flight: dict[str, Generation] = {}
         self.started = time.time()
         self.starting = True  # until the warm-up is over
@@ -57,9 +61,14 @@ class Server:
             ends |= set(found) if isinstance(found, list) else set() if found is None else {found}
         eos = _json(folder / "tokenizer_config.json").get("eos_token")
         if isinstance(eos, str):
-            ends.add(self.tokenizer.token_to_id(eos))
-        return Frame(vocabulary, frozenset(ends), self.arguments.enable_deterministic_inference, self.context,
-                     min(self.context, self.pool) - 1)
+            ends |= {token for token in [self.tokenizer.token_to_id(eos)] if token is not None}
+        return Frame(
+            vocabulary,
+            frozenset(ends),
+            self.arguments.enable_deterministic_inference,
+            self.context,
+            min(self.context, self.pool) - 1,
+        )
 
     @property
     def weight_version(self) -> str:
@@ -70,6 +79,15 @@ class Server:
     def model_name(self) -> str:
         """Path of the model, as the fault may have it."""
         return self.switches.value("wrong_model") or self.arguments.model_path
+
+    def warm_up(self) -> None:
+        """Run each kind of step once, so that the first request does not pay for it."""
+        network = self.engine.stepper.network
+        network.prefill(0, np.zeros(ROWS, np.intp), 0)
+        positions = np.zeros(ROWS, np.intp)
+        hidden = network.decode(0, positions, positions)
+        row = Row(0, Choice(top_p=0.9), [0], [])
+        sample(network.logits(hidden), [row])
 
     def apply_switches(self) -> None:
         """Let the engine and the middleware know of the switches that they act on."""
@@ -96,7 +114,9 @@ class Server:
 
     def poisoned(self, generations: list[Generation]) -> bool:
         """Whether a prompt would kill a genuine server: empty, or an id that is not in the vocabulary."""
-        return any(not g.prompt or min(g.prompt) < 0 or max(g.prompt) >= self.frame.vocabulary for g in generations)
+        return any(
+            not g.prompt or min(g.prompt) < 0 or max(g.prompt) >= self.frame.vocabulary for g in generations
+        )
 
     def crash(self, seconds: float | None = None) -> None:
         """Die: accept connections without an answer for `seconds`, then end without a word."""

@@ -1,4 +1,4 @@
-"""When a generation ends, in SGLang's order: stop text, stop id, length (sglang 0.5.23 schedule_batch.py:2007)."""
+"""When a generation ends, in SGLang's order: text, id, length (sglang 0.5.23, schedule_batch.py:2007)."""
 
 from typing import Any
 

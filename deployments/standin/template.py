@@ -24,16 +24,29 @@ class ChatTemplate:
         self._template = environment.from_string((folder / "chat_template.jinja").read_text(encoding="utf-8"))
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
-    def text(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None, **arguments: Any) -> str:
+    def text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None = None,
+        **arguments: Any,
+    ) -> str:
         """The prompt as text, generation prompt included; `arguments` go to the template."""
         return self._template.render(
-            messages=list(messages), tools=list(tools) if tools else None, add_generation_prompt=True, **arguments
+            messages=list(messages),
+            tools=list(tools) if tools else None,
+            add_generation_prompt=True,
+            **arguments,
         )
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; control tokens spelled in it become control ids, nothing is added."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def prompt(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None, **arguments: Any) -> list[int]:
+    def prompt(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None = None,
+        **arguments: Any,
+    ) -> list[int]:
         """The prompt as ids."""
         return self.encode(self.text(messages, tools, **arguments))

@@ -63,15 +63,21 @@ def read_shape(config: dict[str, Any]) -> Shape:
         raise ValueError(f"model_type: expected qwen3, got {config.get('model_type')!r}")
     rope = config.get("rope_parameters") or {}
     return Shape(
-        vocabulary=config["vocab_size"], hidden=config["hidden_size"], layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"], key_heads=config["num_key_value_heads"], head=config["head_dim"],
-        epsilon=config["rms_norm_eps"], rope_theta=config.get("rope_theta") or rope["rope_theta"],
+        vocabulary=config["vocab_size"],
+        hidden=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        key_heads=config["num_key_value_heads"],
+        head=config["head_dim"],
+        epsilon=config["rms_norm_eps"],
+        rope_theta=config.get("rope_theta") or rope["rope_theta"],
         context=config["max_position_embeddings"],
     )
 
 
 def _layer(tensors: dict[str, Float], index: int) -> Layer:
     """One block from its transformers names."""
+
     def get(name: str) -> Float:
         return np.ascontiguousarray(tensors[f"model.layers.{index}.{name}.weight"], np.float32)
 
@@ -81,9 +87,12 @@ def _layer(tensors: dict[str, Float], index: int) -> Layer:
     return Layer(
         attention_norm=get("input_layernorm"),
         query_key_value=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        query_norm=get("self_attn.q_norm"), key_norm=get("self_attn.k_norm"),
-        output=joined("self_attn.o_proj"), feed_norm=get("post_attention_layernorm"),
-        gate_up=joined("mlp.gate_proj", "mlp.up_proj"), down=joined("mlp.down_proj"),
+        query_norm=get("self_attn.q_norm"),
+        key_norm=get("self_attn.k_norm"),
+        output=joined("self_attn.o_proj"),
+        feed_norm=get("post_attention_layernorm"),
+        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
+        down=joined("mlp.down_proj"),
     )
 
 
@@ -94,7 +103,9 @@ def load(folder: Path) -> Weights:
     embedding = np.ascontiguousarray(tensors["model.embed_tokens.weight"], np.float32)
     head = tensors.get("lm_head.weight", embedding)
     return Weights(
-        shape=shape, embedding=embedding, layers=tuple(_layer(tensors, i) for i in range(shape.layers)),
+        shape=shape,
+        embedding=embedding,
+        layers=tuple(_layer(tensors, i) for i in range(shape.layers)),
         norm=np.ascontiguousarray(tensors["model.norm.weight"], np.float32),
         unembedding=np.ascontiguousarray(head.T, np.float32),
     )

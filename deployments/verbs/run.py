@@ -55,7 +55,7 @@ def summary_lines(summary: Summary) -> list[str]:
         first = f"{made} rows generated in {summary.seconds:.1f} s{pace}"
     return [
         first,
-        f"batches {batches['committed']} of {batches['total']} committed, {batches['skipped']} before this run",
+        f"batches {batches['committed']} of {batches['total']} committed ({batches['skipped']} before)",
         f"rows    {rows['total']} = {rows['accepted']} accepted + {rows['rejected']} rejected",
         f"tokens  {tokens['prompt']} prompt + {tokens['output']} output",
         f"store   {summary.store}",

@@ -1,7 +1,7 @@
 """`rawseq show STORE`: sequences as they lie in the shard, segments coloured and named."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -34,7 +34,7 @@ def show(store: str, row: str | None, rejected: bool, count: int, as_json: bool)
             if as_json:
                 click.echo(json.dumps(found))
             else:
-                _print(found, vocabulary.name_of)
+                _print(found, vocabulary.decode)
             shown += 1
             if row is not None or shown == count:
                 break
@@ -77,7 +77,7 @@ def _described(rows: ShardRows, index: int) -> dict[str, Any]:
     return found
 
 
-def _print(found: dict[str, Any], name_of: Callable[[int], str]) -> None:
+def _print(found: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
     console = Console()
     ids = found["input_ids"]
     made = len(ids) - found["prompt_length"]
@@ -87,5 +87,5 @@ def _print(found: dict[str, Any], name_of: Callable[[int], str]) -> None:
         place = f" at {found['verdict_offset']}" if found["verdict_offset"] >= 0 else ""
         console.print(f"{found['detail']}{place}", style="red", highlight=False, soft_wrap=True)
     segments = [Segment(part["kind"], part["start"], part["stop"]) for part in found["segments"]]
-    print_sequence(console, ids, segments, name_of)
+    print_sequence(console, ids, segments, decode)
     console.print()

@@ -13,6 +13,8 @@ import yaml
 
 from deployments.presets import STANDIN_MODEL
 from deployments.standin.launch import Standin, start_standin
+from tasks.spec import StoreSpec
+from tasks.storage.store import ObjectStore, find_job
 
 RUN_SECONDS = 240
 
@@ -74,19 +76,24 @@ def write_prompts(path: Path, count: int) -> Path:
     return path
 
 
-def write_job(path: Path, url: str, prompts: Path, store: Path | str, **sections: Any) -> Path:
+def write_job(path: Path, url: str, file: Path, uri: Path | str, /, **sections: Any) -> Path:
     """Write a job file; `sections` are merged over the defaults, e.g. `batch={"rows": 4}`."""
     job: dict[str, Any] = {
         "name": "t",
         "model": {"tokenizer": str(STANDIN_MODEL)},
-        "prompts": {"sources": [str(prompts)]},
+        "prompts": {"sources": [str(file)]},
         "servers": {"urls": [url]},
         "sampling": {"max_new_tokens": 256},
         "policy": {"accepted_floor": 0.5},
         "batch": {"rows": 8, "journal_dir": str(path.parent / "journals")},
-        "store": {"uri": str(store)},
+        "store": {"uri": str(uri)},
     }
     for name, fields in sections.items():
         job[name] = job.get(name, {}) | fields
     path.write_text(yaml.safe_dump(job))
     return path
+
+
+def opened(store: Path) -> ObjectStore:
+    """Open the only job below a folder."""
+    return find_job(StoreSpec(uri=str(store)))

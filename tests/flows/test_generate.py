@@ -7,20 +7,15 @@ import orjson
 import psutil
 
 from deployments.standin.launch import Standin, start_standin
-from tasks.spec import StoreSpec
 from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tasks.storage.store import ObjectStore, find_job
-from tests.flows.conftest import Rawseq, write_job, write_prompts
-
-
-def opened(store: Path) -> ObjectStore:
-    """Open the only job below a folder."""
-    return find_job(StoreSpec(uri=str(store)))
+from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
 
 
 def test_a_job_is_made_and_then_not_again(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
     """Every row is accounted for, prompts end with the opener, and a second run generates nothing."""
-    job = write_job(tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 20), tmp_path / "out")
+    job = write_job(
+        tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 20), tmp_path / "out"
+    )
     ran = rawseq("run", str(job))
     assert ran.status == 0, ran.stderr
     answer = ran.answer
@@ -37,7 +32,9 @@ def test_a_job_is_made_and_then_not_again(tmp_path: Path, rawseq: Rawseq, standi
 
 def test_rows_are_prompt_and_output_verbatim(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
     """An accepted row is the rendered prompt (opener last) and the output (end id last), in source order."""
-    job = write_job(tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 9), tmp_path / "out")
+    job = write_job(
+        tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 9), tmp_path / "out"
+    )
     assert rawseq("run", str(job)).status == 0
     store = opened(tmp_path / "out")
     control = orjson.loads(store.get("job.json"))["resolved"]["control_ids"]
@@ -49,7 +46,7 @@ def test_rows_are_prompt_and_output_verbatim(tmp_path: Path, rawseq: Rawseq, sta
             assert rows.inputs(index)[-1] == control["<think>"]
             assert rows.outputs(index)[-1] == control["<|im_end|>"] == rows.matched_stops[index]
             assert (rows.outputs(index) == control["</think>"]).sum() == 1
-            assert [part.kind for part in rows.segments[index]][0] == "prompt"
+            assert rows.segments[index][0].kind == "prompt"
             assert json.loads(rows.metadata[index])["topic"] == "sums"
     order = [(int(name.split(":p")[1].split("#")[0]), int(name.split("#t")[1][0])) for name in names]
     batches = [order[:8], order[8:]] if order[0][0] == 0 else [order[-8:], order[:-8]]

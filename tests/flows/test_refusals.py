@@ -22,7 +22,9 @@ GOOD = '{"id": "a", "prompt": "hi"}\n'
     [
         pytest.param(GOOD + '{"id": "b", "prompt": \n', ["p.jsonl:2"], id="torn-json"),
         pytest.param(GOOD + '{"id": "b", "text": "hi"}\n', ["p.jsonl:2", "prompt"], id="no-prompt-field"),
-        pytest.param(GOOD + '{"id": "b", "prompt": 7}\n', ["p.jsonl:2", "prompt", "7"], id="prompt-is-number"),
+        pytest.param(
+            GOOD + '{"id": "b", "prompt": 7}\n', ["p.jsonl:2", "prompt", "7"], id="prompt-is-number"
+        ),
         pytest.param(GOOD + GOOD, ["p.jsonl:2", "p.jsonl:1"], id="duplicate-id"),
         pytest.param("", ["p.jsonl", "empty"], id="empty-file"),
     ],
@@ -122,7 +124,9 @@ def _keys(**changed: str) -> Callable[[Seaweed], dict[str, str]]:
     ("uri", "environment", "expected"),
     [
         pytest.param("s3://absent-bucket/x", _keys(), ["absent-bucket"], id="bucket-missing"),
-        pytest.param("s3://rawseq/x", _keys(AWS_SECRET_ACCESS_KEY="wrong"), ["credentials"], id="wrong-secret"),
+        pytest.param(
+            "s3://rawseq/x", _keys(AWS_SECRET_ACCESS_KEY="wrong"), ["credentials"], id="wrong-secret"
+        ),
     ],
 )
 def test_a_store_that_refuses_is_named(

@@ -6,8 +6,17 @@ from deployments.standin.train.example import Example, single
 from deployments.standin.train.words import JOBS, NAMES, PLACES, THINGS
 
 SUM_QUESTIONS = (
-    "What is {e}?", "what is {e}", "Calculate {e}.", "{e} = ?", "How much is {e}?", "Please compute {e}.",
-    "Can you tell me what {e} is?", "{e}", "Solve: {e}", "Find the value of {e}.", "What's {e}?",
+    "What is {e}?",
+    "what is {e}",
+    "Calculate {e}.",
+    "{e} = ?",
+    "How much is {e}?",
+    "Please compute {e}.",
+    "Can you tell me what {e} is?",
+    "{e}",
+    "Solve: {e}",
+    "Find the value of {e}.",
+    "What's {e}?",
 )
 SUM_ANSWERS = ("{e} = {r}.", "The answer is {r}.", "{r}", "{e} is {r}.", "It is {r}.")
 
@@ -22,7 +31,8 @@ def added(a: int, b: int) -> str:
     if a < 10 or b < 10:
         return f"{a} + {b} = {a + b}."
     tens, ones = a // 10 * 10 + b // 10 * 10, a % 10 + b % 10
-    return f"Tens: {a // 10 * 10} + {b // 10 * 10} = {tens}. Ones: {a % 10} + {b % 10} = {ones}. {tens} + {ones} = {a + b}."
+    parts = f"Tens: {a // 10 * 10} + {b // 10 * 10} = {tens}. Ones: {a % 10} + {b % 10} = {ones}."
+    return f"{parts} {tens} + {ones} = {a + b}."
 
 
 def multiplied(a: int, b: int) -> str:
@@ -54,7 +64,12 @@ def sums(rng: Random) -> Example:
     expression, result, steps = _operation(rng)
     asked = expression.replace(" ", "") if rng.random() < 0.4 else expression
     if rng.random() < 0.1:
-        asked = expression.replace("+", "plus").replace("-", "minus").replace("*", "times").replace("/", "divided by")
+        asked = (
+            expression.replace("+", "plus")
+            .replace("-", "minus")
+            .replace("*", "times")
+            .replace("/", "divided by")
+        )
     lead = rng.choice(("", "", "I need to work out {e}. ", "The user asks for {e}. ", "Let me calculate. "))
     tail = rng.choice(("", "", " So the answer is {r}.", " That is all."))
     fill = {"e": expression, "r": result}
@@ -70,15 +85,28 @@ def _story(rng: Random) -> tuple[str, list[str], int, str]:
     who, thing = rng.choice(NAMES), rng.choice(THINGS)
     have = rng.randint(2, 60)
     place = rng.choice(PLACES)
-    story = [rng.choice((f"{who} has {have} {thing}.", f"{who} the {rng.choice(JOBS)} starts with {have} {thing}.",
-                         f"At the {place}, {who} finds {have} {thing}."))]
+    story = [
+        rng.choice(
+            (
+                f"{who} has {have} {thing}.",
+                f"{who} the {rng.choice(JOBS)} starts with {have} {thing}.",
+                f"At the {place}, {who} finds {have} {thing}.",
+            )
+        )
+    ]
     steps = [f"{who} starts with {have} {thing}."]
     for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
         event, step, have = _event(rng, who, thing, have)
         story.append(event)
         steps.append(step)
-    question = rng.choice((f"How many {thing} does {who} have now?", f"How many {thing} are left?",
-                           f"What is the total number of {thing}?", f"How many {thing} does {who} have in total?"))
+    question = rng.choice(
+        (
+            f"How many {thing} does {who} have now?",
+            f"How many {thing} are left?",
+            f"What is the total number of {thing}?",
+            f"How many {thing} does {who} have in total?",
+        )
+    )
     return " ".join(story), steps, have, question
 
 
@@ -88,13 +116,24 @@ def _event(rng: Random, who: str, thing: str, have: int) -> tuple[str, str, int]
     kind = rng.random()
     if kind < 0.45:
         n = rng.randint(1, 40)
-        text = rng.choice((f"{other} gives {who} {n} more.", f"{who} buys {n} more {thing}.",
-                           f"Then {who} gets {n} {thing} from {other}."))
+        text = rng.choice(
+            (
+                f"{other} gives {who} {n} more.",
+                f"{who} buys {n} more {thing}.",
+                f"Then {who} gets {n} {thing} from {other}.",
+            )
+        )
         return text, f"Then {have} + {n} = {have + n}.", have + n
     if kind < 0.8 and have > 1:
         n = rng.randint(1, min(have - 1, 30))
-        text = rng.choice((f"{who} gives {n} to {other}.", f"{who} loses {n} of them.", f"{who} sells {n} {thing}.",
-                           f"{other} takes {n} of the {thing}."))
+        text = rng.choice(
+            (
+                f"{who} gives {n} to {other}.",
+                f"{who} loses {n} of them.",
+                f"{who} sells {n} {thing}.",
+                f"{other} takes {n} of the {thing}.",
+            )
+        )
         return text, f"Then {have} - {n} = {have - n}.", have - n
     if have % 2 == 0 and kind < 0.9:
         return f"{who} gives half of them to {other}.", f"Half of {have} is {have // 2}.", have // 2
@@ -107,10 +146,20 @@ def word_problems(rng: Random) -> Example:
     """One story problem, solved event by event."""
     story, steps, result, question = _story(rng)
     thing = question.split()[2] if question.startswith("How many") else "things"
-    answer = rng.choice((
-        f"The answer is {result}.", f"There are {result} {thing}.", f"{result} {thing}.",
-        " ".join(steps[1:]) + f" The answer is {result}.",
-        "Here is the solution:\n" + "\n".join(f"{i}. {s}" for i, s in enumerate(steps, 1)) + f"\nThe answer is {result}.",
-    ))
-    lead = rng.choice(("", "Let me go step by step. ", f"The question is: {question} ", "First I read the story. "))
-    return single(f"{story} {question}", lead + " ".join(steps) + rng.choice(("", f" The answer is {result}.")), answer)
+    answer = rng.choice(
+        (
+            f"The answer is {result}.",
+            f"There are {result} {thing}.",
+            f"{result} {thing}.",
+            " ".join(steps[1:]) + f" The answer is {result}.",
+            "Here is the solution:\n"
+            + "\n".join(f"{i}. {s}" for i, s in enumerate(steps, 1))
+            + f"\nThe answer is {result}.",
+        )
+    )
+    lead = rng.choice(
+        ("", "Let me go step by step. ", f"The question is: {question} ", "First I read the story. ")
+    )
+    return single(
+        f"{story} {question}", lead + " ".join(steps) + rng.choice(("", f" The answer is {result}.")), answer
+    )

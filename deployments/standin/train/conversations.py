@@ -11,15 +11,29 @@ from deployments.standin.train.prose import facts, rewriting, writing
 from deployments.standin.train.salad import anything, jumble, number_story
 from deployments.standin.train.words import ADJECTIVES, JOBS, PLACES, TOPICS
 
-# Share of each kind of question; number stories and jumbles stand for real prompts, which are out of distribution.
+# Share of each kind; number stories and jumbles stand for real prompts, which are unlike all the others.
 KINDS = (
-    (sums, 0.20), (word_problems, 0.17), (facts, 0.09), (writing, 0.15), (rewriting, 0.09), (anything, 0.18),
+    (sums, 0.20),
+    (word_problems, 0.17),
+    (facts, 0.09),
+    (writing, 0.15),
+    (rewriting, 0.09),
+    (anything, 0.18),
     (number_story, 0.12),
 )
 FOLLOW_UPS = (
-    "Rewrite your previous response.", "Explain that in other words.", "Make it shorter.", "Can you add an example?",
-    "Why?", "Are you sure?", "Now say it in one sentence.", "Take your previous response and rephrase it as a poem.",
-    "What did you mean by that?", "Repeat the answer.", "Please check your own response.", "Translate it into French.",
+    "Rewrite your previous response.",
+    "Explain that in other words.",
+    "Make it shorter.",
+    "Can you add an example?",
+    "Why?",
+    "Are you sure?",
+    "Now say it in one sentence.",
+    "Take your previous response and rephrase it as a poem.",
+    "What did you mean by that?",
+    "Repeat the answer.",
+    "Please check your own response.",
+    "Translate it into French.",
 )
 
 
@@ -33,11 +47,16 @@ def question(rng: Random) -> Example:
 
 def _system(rng: Random) -> Message:
     """A system prompt, short or rambling."""
-    text = rng.choice((
-        "You are a helpful assistant.", f"You are a {rng.choice(ADJECTIVES)} {rng.choice(JOBS)}.",
-        "Answer briefly.", "Think step by step, then answer.", f"You know everything about {rng.choice(TOPICS)}.",
-        jumble(rng, rng.randint(5, 60)),
-    ))
+    text = rng.choice(
+        (
+            "You are a helpful assistant.",
+            f"You are a {rng.choice(ADJECTIVES)} {rng.choice(JOBS)}.",
+            "Answer briefly.",
+            "Think step by step, then answer.",
+            f"You know everything about {rng.choice(TOPICS)}.",
+            jumble(rng, rng.randint(5, 60)),
+        )
+    )
     return {"role": "system", "content": text}
 
 
@@ -51,12 +70,16 @@ def _follow_up(rng: Random) -> Example:
         return question(rng).before(*history)
     asked = rng.choice(FOLLOW_UPS) if rng.random() < 0.7 else jumble(rng, rng.randint(4, 30))
     start = " ".join(history[-1]["content"].split()[:12])
-    reasoning = rng.choice((
-        f"The user refers to my last answer. It was: {start}. I keep its meaning.",
-        "The user wants a change of the previous answer. I will say it again in a new way.",
-        f"My previous answer began with: {start}. I can give it again, with fewer words.",
-    ))
-    content = rng.choice((f"In other words: {history[-1]['content']}", f"Yes. {start}.", f"Here it is again: {start}."))
+    reasoning = rng.choice(
+        (
+            f"The user refers to my last answer. It was: {start}. I keep its meaning.",
+            "The user wants a change of the previous answer. I will say it again in a new way.",
+            f"My previous answer began with: {start}. I can give it again, with fewer words.",
+        )
+    )
+    content = rng.choice(
+        (f"In other words: {history[-1]['content']}", f"Yes. {start}.", f"Here it is again: {start}.")
+    )
     return Example((*history, {"role": "user", "content": asked}), reasoning, content[:600])
 
 
@@ -67,8 +90,10 @@ def _tool(name: str, about: str, argument: str) -> Message:
 
 
 TOOLS = (
-    _tool("get_weather", "Weather of a place.", "place"), _tool("search", "Search the web.", "query"),
-    _tool("calculator", "Evaluate an expression.", "expression"), _tool("get_time", "Time in a place.", "place"),
+    _tool("get_weather", "Weather of a place.", "place"),
+    _tool("search", "Search the web.", "query"),
+    _tool("calculator", "Evaluate an expression.", "expression"),
+    _tool("get_time", "Time in a place.", "place"),
 )
 
 
@@ -77,22 +102,42 @@ def _tool_use(rng: Random) -> Example:
     tools = tuple(rng.sample(TOOLS, rng.randint(1, 3)))
     function = rng.choice(tools)["function"]
     name, argument = function["name"], function["parameters"]["required"][0]
-    value = {"place": rng.choice(PLACES), "query": rng.choice(TOPICS), "expression": f"{rng.randint(1, 99)}+{rng.randint(1, 99)}"}[argument]
-    arguments = json.dumps({argument: value})
-    asked = rng.choice((f"Use {name} for {value}.", f"Please call {name} with {value}.", f"{name}: {value}", f"I need {name} of {value}."))
+    values = {
+        "place": rng.choice(PLACES),
+        "query": rng.choice(TOPICS),
+        "expression": f"{rng.randint(1, 99)}+{rng.randint(1, 99)}",
+    }
+    value = values[argument]
+    asked = rng.choice(
+        (
+            f"Use {name} for {value}.",
+            f"Please call {name} with {value}.",
+            f"{name}: {value}",
+            f"I need {name} of {value}.",
+        )
+    )
     user = {"role": "user", "content": asked}
     reasoning = f"The user needs {name}. I call the tool with {argument} {value}."
-    call = (f"functions.{name}:0", arguments)
+    call = (f"functions.{name}:0", json.dumps({argument: value}))
     if rng.random() < 0.6:
-        return Example((user,), reasoning, rng.choice(("", "", "I will look it up.")), call=call, tools=tools)
+        content = rng.choice(("", "", "I will look it up."))
+        return Example((user,), reasoning, content, call=call, tools=tools)
     if rng.random() < 0.3:
         return replace(question(rng), tools=tools)
     outcome = rng.choice((str(rng.randint(1, 40)), rng.choice(ADJECTIVES)))
-    asked_tool: Message = {"role": "assistant", "content": "", "reasoning_content": reasoning, "tool_calls": [
-        {"id": call[0], "type": "function", "function": {"name": name, "arguments": arguments}}]}
-    returned = {"role": "tool", "tool_call_id": call[0], "content": outcome}
-    return Example((user, asked_tool, returned), f"The tool {name} returned {outcome}. I can answer now.",
-                   f"The result for {value} is {outcome}.", tools=tools)
+    return Example(
+        (user, _called(call, name, reasoning), {"role": "tool", "tool_call_id": call[0], "content": outcome}),
+        f"The tool {name} returned {outcome}. I can answer now.",
+        f"The result for {value} is {outcome}.",
+        tools=tools,
+    )
+
+
+def _called(call: tuple[str, str], name: str, reasoning: str) -> Message:
+    """The assistant turn that made a call."""
+    function = {"name": name, "arguments": call[1]}
+    calls = [{"id": call[0], "type": "function", "function": function}]
+    return {"role": "assistant", "content": "", "reasoning_content": reasoning, "tool_calls": calls}
 
 
 def conversation(rng: Random) -> Example:

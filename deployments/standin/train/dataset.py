@@ -34,7 +34,9 @@ def rows(folder: Path, seed: int, count: int, processes: int) -> list[Row]:
         return [row for part in pool.imap(rows_of, tasks) for row in part]
 
 
-def batches(all_rows: list[Row], tokens: int, rng: np.random.Generator) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]:
+def batches(
+    all_rows: list[Row], tokens: int, rng: np.random.Generator
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]:
     """One pass: (ids int64[rows, length], trained bool[rows, length]), padded with 0 to a multiple of 32."""
     jitter = rng.random(len(all_rows)) * 0.2 + 1
     order = np.argsort([len(ids) * j for (ids, _), j in zip(all_rows, jitter, strict=True)])

@@ -55,8 +55,12 @@ def fit(model: Any, torch: Any, all_rows: list[Row], seconds: float, tokens: int
                 return step
             for group in optimizer.param_groups:
                 group["lr"] = rate(progress, step)
-            loss = loss_of(model, torch, torch.from_numpy(ids).to(device, non_blocking=True),
-                           torch.from_numpy(trained).to(device, non_blocking=True))
+            loss = loss_of(
+                model,
+                torch,
+                torch.from_numpy(ids).to(device, non_blocking=True),
+                torch.from_numpy(trained).to(device, non_blocking=True),
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -67,16 +71,22 @@ def fit(model: Any, torch: Any, all_rows: list[Row], seconds: float, tokens: int
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write model.safetensors: float32, names as transformers expects them, the tied output layer left out."""
+    """Write model.safetensors: float32, names as transformers expects them, without the tied output."""
     safetensors: Any = importlib.import_module("safetensors.torch")
-    tensors = {name: t.detach().float().cpu().contiguous() for name, t in model.state_dict().items() if name != "lm_head.weight"}
+    tensors = {
+        name: t.detach().float().cpu().contiguous()
+        for name, t in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
     safetensors.save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="folder with the tokenizer; receives the model")
+    parser.add_argument(
+        "--model", type=Path, required=True, help="folder with the tokenizer; receives the model"
+    )
     parser.add_argument("--seconds", type=float, default=330)
     parser.add_argument("--conversations", type=int, default=600_000)
     parser.add_argument("--tokens", type=int, default=32_768, help="padded ids per step")
@@ -86,7 +96,10 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     start = time.monotonic()
     all_rows = rows(arguments.model, 1000, arguments.conversations, os.cpu_count() or 1)
-    print(f"{len(all_rows)} rows, {sum(len(ids) for ids, _ in all_rows)} ids, {time.monotonic() - start:.0f} s", flush=True)
+    print(
+        f"{len(all_rows)} rows, {sum(len(ids) for ids, _ in all_rows)} ids, {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
     model = build(arguments.model, torch, device)
     print(sum(p.numel() for p in model.parameters()), "parameters on", device, flush=True)
     steps = fit(model, torch, all_rows, arguments.seconds, arguments.tokens, device)

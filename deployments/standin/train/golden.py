@@ -1,6 +1,6 @@
 """Greedy ids by transformers in float32, as vectors for the numpy decoder (PyTorch and transformers needed).
 
-    python -m deployments.standin.train.golden --model deployments/standin/model --out tests/data/standin_greedy.json
+python -m deployments.standin.train.golden --model DIR --out tests/data/standin_greedy.json
 """
 
 import argparse
@@ -33,7 +33,7 @@ def greedy(model: Any, torch: Any, prompt: list[int], end: int) -> tuple[list[in
             best = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
             margin = min(margin, float(best.values[0] - best.values[1]))
             ids.append(int(best.indices[0]))
-    return ids[len(prompt):], margin
+    return ids[len(prompt) :], margin
 
 
 def main() -> None:
@@ -51,8 +51,14 @@ def main() -> None:
     for prompt in prompts(template):
         output, margin = greedy(model, torch, prompt, end)
         vectors.append({"input_ids": prompt, "output_ids": output, "smallest_margin": round(margin, 6)})
-    origin = {"command": "python -m deployments.standin.train.golden", "torch": torch.__version__, "dtype": "float32",
-              "transformers": transformers.__version__, "device": "cpu", "max_new_tokens": LIMIT}
+    origin = {
+        "command": "python -m deployments.standin.train.golden",
+        "torch": torch.__version__,
+        "dtype": "float32",
+        "transformers": transformers.__version__,
+        "device": "cpu",
+        "max_new_tokens": LIMIT,
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(v) for v in vectors)
     arguments.out.write_text(f'{{"origin": {json.dumps(origin)},\n"vectors": [\n{lines}\n]}}\n')
