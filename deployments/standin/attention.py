@@ -32,33 +32,37 @@ class Cache:
         self.values[layer, slots, :, block, within] = values
 
 
-def attend(queries: Float, keys: Float, values: Float, lengths: Index) -> Float:
+def unseen(lengths: Index, blocks: int) -> Float:
+    """What is added to scores: 0 for the first `lengths` keys of each row, minus infinity beyond.
+
+    lengths int[batch, rows] gives float32[batch, 1, blocks, rows, BLOCK].
+    """
+    places = np.arange(blocks * BLOCK).reshape(blocks, 1, BLOCK)
+    hidden = places >= lengths[:, None, None, :, None]
+    return np.where(hidden, np.float32(-np.inf), np.float32(0))
+
+
+def attend(queries: Float, keys: Float, values: Float, mask: Float) -> Float:
     """Softmax attention.
 
     Args:
         queries: float32[batch, key_heads, rows, head], scaled.
         keys: float32[batch, key_heads, blocks, BLOCK, head].
         values: as keys.
-        lengths: int[batch, rows], how many keys a row may see.
+        mask: of `unseen`, for these rows or one for all of them.
 
     Returns:
         float32[batch, key_heads, rows, head].
     """
-    blocks = keys.shape[2]
     scores: Float = queries[:, :, None] @ keys.swapaxes(-1, -2)  # [batch, key_heads, blocks, rows, BLOCK]
-    places = np.arange(blocks * BLOCK).reshape(blocks, 1, BLOCK)
-    hidden = places >= lengths[:, None, None, :, None]
-    np.copyto(scores, -np.inf, where=hidden)
-    top = scores.max(axis=(2, 4), keepdims=True)
-    np.subtract(scores, top, out=scores)
+    scores += mask
+    scores -= scores.max(axis=-1).max(axis=2)[:, :, None, :, None]
     np.exp(scores, out=scores)
     parts = scores @ values  # [batch, key_heads, blocks, rows, head]
     sums = scores.sum(axis=-1)
     total: Float = parts[:, :, 0].copy()
     weight = sums[:, :, 0].copy()
-    for block in range(
-        1, blocks
-    ):  # in order: the sum of a row does not change with blocks of zeros behind it
+    for block in range(1, keys.shape[2]):  # in order: blocks of zeros behind a row's own change nothing
         total += parts[:, :, block]
         weight += sums[:, :, block]
     total /= weight[..., None]

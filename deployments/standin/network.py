@@ -1,19 +1,19 @@
-"""The Qwen3 forward pass in float32, always over ROWS rows.
+"""The Qwen3 forward pass in float32, in fixed shapes.
 
-Products of float32 matrices change in their last bits with the number of rows, so a step always has the
-same number: decoding uses one row per slot of a group, prefill takes one sequence in pieces of ROWS positions
-from 0.
+Products of float32 matrices change in their last bits with the number of rows. So decoding always has ROWS
+rows, one per slot of a group, and a prompt is cut into pieces of LONG and ROWS rows by its own length alone.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from deployments.standin.attention import BLOCK, Cache, attend
+from deployments.standin.attention import BLOCK, Cache, attend, unseen
 from deployments.standin.weights import Float, Layer, Weights
 
 Index = npt.NDArray[np.intp]
 
-ROWS = 32  # rows of every product; divides BLOCK
+ROWS = 32  # rows of a product in decoding, and of a short piece of a prompt; divides BLOCK
+LONG = 128  # rows of a long piece
 
 
 def normalised(x: Float, weight: Float, epsilon: float) -> Float:
@@ -39,7 +39,6 @@ class Network:
         frequencies = (1.0 / shape.rope_theta**exponents).astype(np.float32)
         angles = np.arange(context + 1, dtype=np.float32)[:, None] * frequencies
         self._cos, self._sin = np.cos(angles), np.sin(angles)
-        self._rows = np.arange(ROWS)
 
     def decode(self, group: int, tokens: Index, positions: Index) -> Float:
         """One step for the slots of a group: a token and its position each, position -1 for an idle slot.
@@ -47,53 +46,51 @@ class Network:
         Returns hidden float32[ROWS, hidden]; idle rows are meaningless.
         """
         blocks = int(positions.max()) // BLOCK + 1
-        lengths = np.maximum(positions + 1, 1)[:, None].repeat(self.weights.shape.group, axis=1)
+        mask = unseen(np.maximum(positions + 1, 1)[:, None], blocks)
         places = np.where(positions < 0, self.context, positions)
         first = group * ROWS
-        return self._forward(tokens, first + self._rows, places, slice(first, first + ROWS), blocks, lengths)
+        slots = first + np.arange(ROWS)
+        return self._forward(tokens, slots, places, slice(first, first + ROWS), mask)
 
-    def prefill(self, slot: int, tokens: Index, start: int) -> Float:
-        """One piece of a prompt: up to ROWS tokens from position `start`, a multiple of ROWS.
+    def prefill(self, slot: int, context: Index, start: int) -> Float:
+        """The next piece of a context from position `start`: LONG rows while many are left, then ROWS.
 
-        Returns hidden float32[len(tokens), hidden].
+        The cut depends on the context alone. Returns hidden float32[n, hidden] of the n ids of the piece.
         """
-        padded = np.zeros(ROWS, np.intp)
-        padded[: len(tokens)] = tokens
-        positions = np.minimum(start + self._rows, self.context)
-        blocks = int(positions[-1]) // BLOCK + 1
-        lengths = np.tile(positions + 1, self.weights.shape.group)[None]
-        slots = np.full(ROWS, slot)
-        return self._forward(padded, slots, positions, slice(slot, slot + 1), blocks, lengths)[: len(tokens)]
+        rows = LONG if len(context) - start > 2 * ROWS else ROWS
+        piece = context[start : start + rows]
+        padded = np.zeros(rows, np.intp)
+        padded[: len(piece)] = piece
+        positions = np.minimum(start + np.arange(rows), self.context)
+        mask = unseen(np.tile(positions + 1, self.weights.shape.group)[None], int(positions[-1]) // BLOCK + 1)
+        slots = np.full(rows, slot)
+        return self._forward(padded, slots, positions, slice(slot, slot + 1), mask)[: len(piece)]
 
     def logits(self, hidden: Float) -> Float:
         """float32[ROWS, vocabulary] of hidden float32[ROWS, hidden]."""
         weights = self.weights
         return normalised(hidden, weights.norm, weights.shape.epsilon) @ weights.unembedding
 
-    def _forward(
-        self, tokens: Index, slots: Index, positions: Index, seen: slice, blocks: int, lengths: Index
-    ) -> Float:
-        """All blocks; `seen` are the cache slots attended to, one (prefill) or all (decode)."""
+    def _forward(self, tokens: Index, slots: Index, positions: Index, seen: slice, mask: Float) -> Float:
+        """All blocks; `seen` are the cache slots attended to, one (prefill) or a group (decode)."""
         x: Float = self.weights.embedding[tokens]
         cos, sin = self._cos[positions, None], self._sin[positions, None]
+        blocks, epsilon = mask.shape[2], self.weights.shape.epsilon
         for index, layer in enumerate(self.weights.layers):
-            h = normalised(x, layer.attention_norm, self.weights.shape.epsilon)
+            h = normalised(x, layer.attention_norm, epsilon)
             queries, keys, values = self._heads(layer, h, cos, sin)
             self.cache.write(index, slots, positions, keys, values)
-            mixed = attend(
-                self._grouped(queries, seen),
-                self.cache.keys[index, seen, :, :blocks],
-                self.cache.values[index, seen, :, :blocks],
-                lengths,
-            )
+            cached_keys = self.cache.keys[index, seen, :, :blocks]
+            cached_values = self.cache.values[index, seen, :, :blocks]
+            mixed = attend(self._grouped(queries, seen), cached_keys, cached_values, mask)
             x = x + self._flat(mixed, seen) @ layer.output
-            x += _feed_forward(layer, normalised(x, layer.feed_norm, self.weights.shape.epsilon))
+            x += _feed_forward(layer, normalised(x, layer.feed_norm, epsilon))
         return x
 
     def _heads(self, layer: Layer, h: Float, cos: Float, sin: Float) -> tuple[Float, Float, Float]:
         """Rotated queries and keys, and values: float32[rows, heads or key_heads, head]."""
         shape = self.weights.shape
-        joined = (h @ layer.query_key_value).reshape(ROWS, -1, shape.head)
+        joined = (h @ layer.query_key_value).reshape(len(h), -1, shape.head)
         queries = normalised(joined[:, : shape.heads], layer.query_norm, shape.epsilon)
         keys = normalised(
             joined[:, shape.heads : shape.heads + shape.key_heads], layer.key_norm, shape.epsilon
@@ -105,17 +102,17 @@ class Network:
     def _grouped(self, queries: Float, seen: slice) -> Float:
         """Queries as [batch, key_heads, rows, head]: query heads, or heads x positions of a piece."""
         shape = self.weights.shape
-        split = queries.reshape(ROWS, shape.key_heads, shape.group, shape.head)
-        if seen.stop - seen.start == ROWS:
+        split = queries.reshape(len(queries), shape.key_heads, shape.group, shape.head)
+        if seen.stop - seen.start > 1:
             return split
         return np.ascontiguousarray(split.transpose(1, 2, 0, 3)).reshape(1, shape.key_heads, -1, shape.head)
 
     def _flat(self, mixed: Float, seen: slice) -> Float:
         """The inverse of `_grouped`: float32[rows, heads * head]."""
         shape = self.weights.shape
-        if seen.stop - seen.start != ROWS:
-            mixed = mixed.reshape(shape.key_heads, shape.group, ROWS, shape.head).transpose(2, 0, 1, 3)
-        return np.ascontiguousarray(mixed).reshape(ROWS, -1)
+        if seen.stop - seen.start == 1:
+            mixed = mixed.reshape(shape.key_heads, shape.group, -1, shape.head).transpose(2, 0, 1, 3)
+        return np.ascontiguousarray(mixed).reshape(-1, shape.heads * shape.head)
 
 
 def _rotated(x: Float, cos: Float, sin: Float) -> Float:

@@ -9,6 +9,11 @@ import numpy.typing as npt
 from deployments.standin.noise import gumbel
 from deployments.standin.weights import Float
 
+FAINTEST = float(
+    np.log(2.0**-24)
+)  # below the step of a float32 uniform number beside the best id: never drawn
+HEAD = 64  # ids looked at first
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -78,7 +83,7 @@ def _draw(logits: Float, rows: Sequence[Row]) -> npt.NDArray[np.intp]:
     temperature = np.array([row.choice.temperature for row in rows], np.float32)[:, None]
     scaled = logits / temperature
     scaled -= scaled.max(axis=1, keepdims=True)
-    kept = scaled > -np.inf
+    kept = scaled > FAINTEST
     _restrict(scaled, kept, rows)
     line, column = np.nonzero(kept)
     seeds = np.array([row.choice.seed & (2**64 - 1) for row in rows], np.uint64)
@@ -95,24 +100,41 @@ def _restrict(scaled: Float, kept: npt.NDArray[np.bool_], rows: Sequence[Row]) -
     """Clear `kept` outside top-k, top-p (of what top-k leaves) and min-p; scaled has its maximum at 0."""
     top_k = np.array([row.choice.top_k for row in rows], np.intp)
     top_p = np.array([row.choice.top_p for row in rows], np.float64)
-    narrow = np.flatnonzero((top_k > 0) | (top_p < 1.0))
-    if len(narrow):
-        ordered = np.sort(scaled[narrow], axis=1)[:, ::-1]
-        mass = np.exp(ordered, dtype=np.float32)
-        beyond = (
-            np.arange(mass.shape[1])[None]
-            >= np.where(top_k[narrow] > 0, top_k[narrow], mass.shape[1])[:, None]
-        )
-        mass[beyond] = 0
-        running = np.cumsum(mass, axis=1, dtype=np.float64)
-        before = running - mass  # mass ahead of an id; the first id always stays
-        inside = (before <= top_p[narrow, None] * running[:, -1:]) & ~beyond
-        floor = np.where(inside, ordered, np.inf).min(axis=1)
-        kept[narrow] &= scaled[narrow] >= floor[:, None]
+    mass = np.exp(scaled).sum(axis=1, dtype=np.float64)
+    for width in (HEAD, scaled.shape[1]):  # few ids hold nearly all the mass: look at the best first
+        narrow = np.flatnonzero((top_k > 0) | (top_p < 1.0))
+        if not len(narrow):
+            break
+        floor, settled = _floors(scaled[narrow], top_k[narrow], top_p[narrow], mass[narrow], width)
+        kept[narrow[settled]] &= scaled[narrow[settled]] >= floor[settled, None]
+        top_k[narrow[settled]], top_p[narrow[settled]] = -1, 1.0
     min_p = np.array([row.choice.min_p for row in rows], np.float32)
     if min_p.any():
         with np.errstate(divide="ignore"):
             kept &= scaled >= np.log(min_p)[:, None]
+
+
+def _floors(
+    scaled: Float,
+    top_k: npt.NDArray[np.intp],
+    top_p: npt.NDArray[np.float64],
+    mass: npt.NDArray[np.float64],
+    width: int,
+) -> tuple[Float, npt.NDArray[np.bool_]]:
+    """(lowest value kept by top-k and top-p in each row, whether the `width` best ids suffice to tell)."""
+    width = min(width, scaled.shape[1])
+    ordered = np.sort(np.partition(scaled, -width, axis=1)[:, -width:], axis=1)[:, ::-1]
+    running = np.cumsum(np.exp(ordered), axis=1, dtype=np.float64)
+    limit = np.where(top_k > 0, top_k, scaled.shape[1])
+    last = np.minimum(limit, width) - 1
+    total = np.where(top_k > 0, running[np.arange(len(last)), last], mass)
+    inside = (
+        running - np.exp(ordered) <= (top_p * total)[:, None]
+    )  # mass ahead of an id; the first always stays
+    inside &= np.arange(width) < limit[:, None]
+    floor: Float = np.where(inside, ordered, np.inf).min(axis=1).astype(np.float32)
+    settled = (width == scaled.shape[1]) | ((top_k > 0) & (top_k <= width)) | ((top_k <= 0) & ~inside[:, -1])
+    return floor, settled
 
 
 def log_probability(logits: Float, token: int) -> float:
