@@ -42,7 +42,13 @@ def run_generate(job: JobSpec, console: Console) -> Summary:
     """
     quiet_prefect(console)
     runs: list[Run] = []
-    OBSERVER.set(runs.append)
+
+    def opened(run: Run) -> None:
+        runs.append(run)
+        if console.is_terminal:  # elsewhere the log says it
+            run.tell = lambda line: console.print(line, highlight=False, soft_wrap=True)
+
+    OBSERVER.set(opened)
     with moving_bar(console, lambda: runs[0].progress if runs else None):
         state = _run_flow(job)
     summary = runs[0].summary if runs else None

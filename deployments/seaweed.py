@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tasks.errors import SurroundingsError
 from tasks.spec import StoreSpec
-from tasks.storage.s3_store import make_client
+from tasks.storage.s3_client import make_client
 
 _TERM_SECONDS = (
     20.0  # SIGTERM takes 3-17 s, and hangs once its disk is full; KILL loses no acknowledged object

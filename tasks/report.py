@@ -78,6 +78,16 @@ class Progress:
         total = self.rows_total
         return min(1.0, self.rows_finished / total) if total else 1.0
 
+    def describe(self) -> str:
+        """Return one line: rows, tokens, pace, time to go."""
+        estimate = self.estimate_seconds
+        left = "no estimate yet" if estimate is None else f"about {estimate:,.0f} s to go"
+        return (
+            f"{self.rows_finished} of about {self.rows_total} rows, {self.tokens} tokens, "
+            f"{self.tokens_per_second:,.0f} tokens/s, "
+            f"{self.batches_committed} of {self.batches} batches, {left}"
+        )
+
     @property
     def estimate_seconds(self) -> float | None:
         """Seconds to go at the pace of this run so far; None before the first row."""

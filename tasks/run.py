@@ -35,6 +35,10 @@ STORE_THREADS = 8
 """Blocking store calls, encodes and final checks at once; `asyncio.to_thread` would give 6 on two cores."""
 
 
+def _tell_nobody(line: str) -> None:
+    del line
+
+
 @attrs.define(slots=True, eq=False)
 class Run:
     """What the steps of one flow run share.
@@ -52,6 +56,7 @@ class Run:
         progress: counters of this run, for the bar and the artifact.
         pool: threads for blocking work.
         stack: what closes with the run: dispatch, fleet, store.
+        tell: takes lines for the person at the terminal, beside the log.
     """
 
     spec: JobSpec
@@ -72,6 +77,7 @@ class Run:
     fleet: Fleet | None = None
     dispatch: Dispatch | None = None
     summary: Summary | None = None
+    tell: Callable[[str], None] = _tell_nobody
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call on this run's own threads; the event loop goes on."""

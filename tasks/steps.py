@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
+import httpx
 import orjson
 from prefect import get_run_logger, task
 from prefect.artifacts import acreate_progress_artifact, acreate_table_artifact, aupdate_progress_artifact
@@ -31,6 +33,9 @@ from tasks.storage.ledger import Batch
 
 PROGRESS_SECONDS = 5.0
 """An artifact update is one API call: at most every few seconds, so that a ten-day run stays cheap."""
+
+UNSEEN = (PrefectException, httpx.HTTPError, OSError)
+"""How a call to the Prefect server fails in an outage: the view is lost for a while, the run goes on."""
 
 CREDENTIAL_KEYS = ("aws_access_key_id", "aws_secret_access_key")
 
@@ -91,9 +96,14 @@ async def ensure_servers() -> tuple[ServerReport, ...]:
     """Wait for the servers, switch reasoning parsers off as the job allows, probe each, open the fleet."""
     run = current_run()
     log = get_run_logger()
-    reports = await batches.open_fleet(run, log.info)
+
+    def say(line: str) -> None:
+        log.info(line)
+        run.tell(line)
+
+    reports = await batches.open_fleet(run, say)
     for report in reports:
-        log.info("\n".join(report.lines()))
+        say("\n".join(report.lines()))
     return reports
 
 
@@ -191,39 +201,36 @@ async def _show_tables(summary: Summary) -> None:
         if summary.failures:
             failed = [{"batch": batch, "error": error} for batch, error in summary.failures]
             await acreate_table_artifact(table=failed, key=f"failed-{key}", description="Failed batches")
-    except (PrefectException, OSError) as error:
+    except UNSEEN as error:
         get_run_logger().warning("could not show the tables: %s", error)
 
 
 @asynccontextmanager
 async def shown_progress() -> AsyncIterator[None]:
-    """Keep a progress artifact of the current run up to date while the body runs."""
-    shower = asyncio.create_task(_show_progress(), name="rawseq-progress")
+    """Keep a progress artifact of the current run up to date while the body runs, and at its end."""
+    artifact = await _progress_artifact(None)
+    shower = asyncio.create_task(_show_progress(artifact), name="rawseq-progress")
     try:
         yield
     finally:
         shower.cancel()
         await asyncio.gather(shower, return_exceptions=True)
+        await _progress_artifact(artifact)
 
 
-async def _show_progress() -> None:
-    run = current_run()
-    log = get_run_logger()
-    artifact: Any = None
+async def _show_progress(artifact: UUID | None) -> None:
     while True:
-        progress = run.progress
-        estimate = progress.estimate_seconds
-        text = (
-            f"{progress.rows_finished} of about {progress.rows_total} rows, {progress.tokens} tokens, "
-            f"{progress.tokens_per_second:.0f} tokens/s, "
-            + ("no estimate yet" if estimate is None else f"about {estimate:.0f} s to go")
-        )
-        percent = 100.0 * progress.share
-        try:
-            if artifact is None:
-                artifact = await acreate_progress_artifact(percent, description=text)
-            else:
-                await aupdate_progress_artifact(artifact, percent, description=text)
-        except (PrefectException, OSError) as error:
-            log.warning("could not update the progress artifact: %s", error)
         await asyncio.sleep(PROGRESS_SECONDS)
+        artifact = await _progress_artifact(artifact)
+
+
+async def _progress_artifact(artifact: UUID | None) -> UUID | None:
+    """Create or update the artifact; an outage of the Prefect server must not fail the run."""
+    progress = current_run().progress
+    try:
+        if artifact is None:
+            return await acreate_progress_artifact(100.0 * progress.share, description=progress.describe())
+        await aupdate_progress_artifact(artifact, 100.0 * progress.share, description=progress.describe())
+    except UNSEEN as error:
+        get_run_logger().warning("could not show the progress artifact: %s", error)
+    return artifact
