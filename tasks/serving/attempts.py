@@ -13,6 +13,7 @@ from tasks.records import Completion
 from tasks.serving.fleet import Fleet
 from tasks.serving.lanes import Backlog, Row
 from tasks.serving.outcomes import AttemptError
+from tasks.serving.protocol import integrity_alarm
 from tasks.serving.server import AWAY, CLOSED, OPEN, Flight, Server
 from tasks.verdicts import Code
 
@@ -107,6 +108,8 @@ class Attempts:
             self._fleet.evict(server, f"its weights changed from {probed!r} to {served!r}", drop=False)
             return
         server.answered(completion)
+        if (alarm := integrity_alarm(completion, self._vocab_size)) and server.raise_alarm(time.monotonic()):
+            self._fleet.evict(server, f"{row.request.row_id}: {alarm}", drop=False)
         self.finished += 1
         self.prompt_tokens += completion.input_ids.size
         self.output_tokens += completion.output_ids.size

@@ -179,7 +179,7 @@ class Fleet:
     async def _check(self, server: Server, why: str) -> None:
         patience = self.settings.patience
         for times in range(patience.check_tries):
-            state, seen = await server.client.health(timeout_seconds=25.0)
+            state, seen = await server.client.health(timeout_seconds=patience.health_seconds)
             if server.state != CHECKING:
                 return
             if state == "ready" and await self._unchanged(server):

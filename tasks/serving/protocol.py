@@ -161,6 +161,26 @@ def _output_ids(reply: dict[str, Any], where: str) -> Ids:
     return wide.astype(np.int32)
 
 
+def integrity_alarm(completion: Completion, vocab_size: int) -> str:
+    """Return what shows that a server changed or lost ids, "" when nothing does: it must pass a fresh probe.
+
+    The row is kept as it came; the grammar rejects it with its code.
+    """
+    facts, count = completion.facts, completion.output_ids.size
+    if facts["completion_tokens"] not in (None, count):
+        return f"the server counts {facts['completion_tokens']} output ids, {count} came"
+    if facts["prompt_tokens"] not in (None, completion.input_ids.size):
+        return f"the server counts {facts['prompt_tokens']} prompt ids, {completion.input_ids.size} were sent"
+    if isinstance(matched := facts["finish_reason"].get("matched"), str):
+        return f"the server stopped at {matched!r}, though no stop string was sent"
+    last = int(completion.output_ids[-1])
+    if completion.matched_stop not in (None, last):
+        return f"the server stopped at {completion.matched_stop}, the last id is {last}"
+    if (most := int(completion.output_ids.max())) >= vocab_size:
+        return f"id {most} came from a vocabulary of {vocab_size}"
+    return ""
+
+
 _KNOWN_META: Final = frozenset(
     {
         "id",

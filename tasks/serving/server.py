@@ -71,6 +71,8 @@ class Server:
         self.finished = 0
         self.generated = 0
         self.evictions = 0
+        self.alarms = 0
+        self.alarmed_at: float | None = None
         self.epoch = 0
 
     def admit(self, report: ServerReport) -> None:
@@ -109,6 +111,14 @@ class Server:
             seconds = float(completion.facts["latency_seconds"]) / count
             self.slow_token_seconds = max(seconds, self.slow_token_seconds * 0.99)
 
+    def raise_alarm(self, now: float) -> bool:
+        """Note that it answered with broken ids; whether a fresh probe is due by now."""
+        self.alarms += 1
+        due = self.alarmed_at is None or now - self.alarmed_at >= self.patience.alarm_seconds
+        if due:
+            self.alarmed_at = now
+        return due
+
     def refused_as_busy(self, now: float) -> None:
         """Leave it alone for a while after it said that it is full; longer each time."""
         if now < self.busy_until:
@@ -135,6 +145,7 @@ class Server:
             "finished": self.finished,
             "generated": self.generated,
             "evictions": self.evictions,
+            "alarms": self.alarms,
         }
 
 

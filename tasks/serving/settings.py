@@ -24,7 +24,9 @@ class Patience:
 
     Args:
         poll_seconds: between two looks at an open server's loads.
-        stale_seconds: rows running, yet the scheduler's snapshot stands still: it hangs.
+        look_seconds: limit of one look.
+        health_seconds: limit of one health check (SGLang's own gives up after 20 s).
+        stale_seconds: rows there, yet none runs or the scheduler's snapshot stands still: it hangs.
         lost_seconds: rows of ours in flight, yet the server knows of none: their replies are lost.
         silent_looks: failed looks in a row before a server is in doubt.
         check_tries: failed health checks in a row before it counts as down.
@@ -33,10 +35,13 @@ class Patience:
         backoff_most_seconds: longest pause.
         busy_seconds: how long a server may refuse every row as full before it must pass a fresh probe.
         deadline_floor_seconds: no attempt is given up for slowness before.
+        alarm_seconds: least time between two fresh probes for replies with broken ids.
         breaker_failures: failed attempts in a row before a server must pass a fresh probe.
     """
 
     poll_seconds: float = 1.0
+    look_seconds: float = 5.0
+    health_seconds: float = 25.0
     stale_seconds: float = 60.0
     lost_seconds: float = 60.0
     silent_looks: int = 3
@@ -46,6 +51,7 @@ class Patience:
     backoff_most_seconds: float = 30.0
     busy_seconds: float = 120.0
     deadline_floor_seconds: float = 300.0
+    alarm_seconds: float = 60.0
     breaker_failures: int = 8
 
     def backoff(self, times: int) -> float:

@@ -20,7 +20,7 @@ class Gaze:
     """What a watcher remembers between two looks.
 
     Args:
-        stamp: the scheduler's snapshot times when they last changed.
+        stamp: the scheduler's snapshot times when it was last seen to move.
         stamp_at: when that was, our monotonic seconds (so no clock jump counts).
         quiet_since: since when the server knows of no work although we have rows there; None if it does.
         silent: failed looks in a row.
@@ -34,7 +34,8 @@ class Gaze:
     def look(self, loads: Loads, in_flight: int, now: float) -> None:
         """Take in one look."""
         self.silent = 0
-        if loads.stamp != self.stamp or loads.running == 0:
+        ticks = loads.stamp != self.stamp or not any(loads.stamp)  # before 0.5.9 there is no stamp to look at
+        if loads.running + loads.waiting == 0 or (ticks and loads.running > 0):
             self.stamp, self.stamp_at = loads.stamp, now
         if in_flight and loads.running + loads.waiting == 0:
             self.quiet_since = self.quiet_since or now
@@ -51,7 +52,7 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
             return None
         _drop_overdue(server)
         try:
-            loads = await server.client.loads(timeout_seconds=max(5.0, server.patience.poll_seconds))
+            loads = await server.client.loads(timeout_seconds=server.patience.look_seconds)
         except AttemptError as error:
             gaze.silent += 1
             if gaze.silent >= server.patience.silent_looks:
@@ -63,9 +64,8 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
         gaze.look(loads, len(server.flights), now)
         if now - gaze.stamp_at > server.patience.stale_seconds and server.flights:
             still = now - gaze.stamp_at
-            return fleet.evict(
-                server, f"its scheduler stands still for {still:.0f} s, {loads.running} rows running"
-            )
+            told = f"{loads.running} rows running, {loads.waiting} waiting"
+            return fleet.evict(server, f"its scheduler stands still for {still:.0f} s with {told}")
         _drop_lost(server, gaze, now)
         _adapt(server, fleet, loads)
 

@@ -185,6 +185,8 @@ PLAN = ProbePlan(
 
 QUICK = Patience(
     poll_seconds=0.05,
+    look_seconds=2.0,
+    health_seconds=3.0,
     stale_seconds=0.6,
     lost_seconds=0.4,
     join_seconds=0.2,

@@ -6,7 +6,12 @@ import json
 import numpy as np
 import pytest
 from aiohttp import web
-from scripted import (
+
+from tasks.errors import SurroundingsError, UnfaithfulError
+from tasks.records import Completion, Request
+from tasks.serving.dispatch import Dispatch
+from tasks.serving.fleet import Fleet
+from tests.tasks.serving.scripted import (
     PLAN,
     VOCAB,
     ListLane,
@@ -16,11 +21,6 @@ from scripted import (
     scripted_server,
     settings,
 )
-
-from tasks.errors import SurroundingsError, UnfaithfulError
-from tasks.records import Completion, Request
-from tasks.serving.dispatch import Dispatch
-from tasks.serving.fleet import Fleet
 
 
 async def _run(lane: ListLane, *servers: Scripted, max_attempts: int = 5, **options: object) -> Dispatch:

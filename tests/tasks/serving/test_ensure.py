@@ -7,13 +7,13 @@ from typing import Any
 import attrs
 import pytest
 from aiohttp import web
-from scripted import CLOSER, END, Scripted, scripted_server, settings
 
 from tasks.errors import OperatorError, SurroundingsError, UnfaithfulError
 from tasks.serving.ensure import ServerReport, ensure_servers
 from tasks.serving.fleet import Fleet
 from tasks.serving.judge import FAITHFUL, UNKNOWN
 from tasks.serving.server import Server
+from tests.tasks.serving.scripted import CLOSER, END, Scripted, scripted_server, settings
 
 
 async def _ensure(server: Scripted, **spec: Any) -> ServerReport:

@@ -244,7 +244,7 @@ def test_secrets_of_a_server_are_not_kept() -> None:
         "model_path": "/m",
         "api_key": "sk-one",
         "admin_api_key": "sk-two",
-        "launch_command": "--model-path /m --api-key sk-one --admin-api-key=sk-two --my-keyfile-password 'p w'",
+        "launch_command": "--model-path /m --api-key sk-one --admin-api-key=sk-two --file-password 'p w'",
         "version": "0.5.23",
     }
     kept = repr(read_info("http://x:1", body, {}, {})) + json.dumps(read_info("u", body, {}, {}).describe())
