@@ -15,6 +15,7 @@ from tasks.tokens.rules import (
     BARE_TOOLS,
     CHANNELS,
     FROM_REASONING,
+    KEYED_TOOLS,
     MARKED_TOOLS,
     OPEN_TOOLS,
     SECTION_TOOLS,
@@ -108,7 +109,13 @@ DEEPSEEK_V4: Final = Family(
     opener="<think>",
     closer="</think>",
     symbols=_symbols(turn=(*_DEEPSEEK_TURNS, "<｜latest_reminder｜>")),
-    qualified={"｜DSML｜": {"tool_calls": Symbol.SECTION_BEGIN, "": Symbol.INSIDE}},
+    qualified={
+        "｜DSML｜": {
+            "tool_calls": Symbol.SECTION_BEGIN,
+            "invoke": Symbol.CALL_BEGIN,
+            "parameter": Symbol.KEY,
+        }
+    },
     rules=_rules(THINKING, MARKED_TOOLS),
     ends=("<｜end▁of▁sentence｜>",),
     trim=False,
@@ -140,10 +147,13 @@ GLM: Final = Family(
         turn=("<|system|>", "<|user|>", "<|assistant|>", "[gMASK]", "<sop>"),
         call_begin="<tool_call>",
         call_end="</tool_call>",
-        inside=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        key="<arg_key>",
+        key_end="</arg_key>",
+        value="<arg_value>",
+        value_end="</arg_value>",
         tool_end="<|observation|>",
     ),
-    rules=_rules(THINKING, BARE_TOOLS),
+    rules=_rules(THINKING, BARE_TOOLS, KEYED_TOOLS),
     ends=("<|endoftext|>", "<|user|>", "<|observation|>"),
     plain=("/nothink", "<|begin_of_box|>", "<|end_of_box|>"),
 )

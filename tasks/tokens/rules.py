@@ -31,9 +31,18 @@ SECTION_TOOLS: Final[Transitions] = MappingProxyType(
 BARE_TOOLS: Final[Transitions] = MappingProxyType(
     {
         (State.CONTENT, Symbol.CALL_BEGIN): State.BARE_CALL,
-        (State.BARE_CALL, Symbol.INSIDE): State.BARE_CALL,
         (State.BARE_CALL, Symbol.CALL_END): State.TOOLS,
         (State.TOOLS, Symbol.CALL_BEGIN): State.BARE_CALL,
+    }
+)
+KEYED_TOOLS: Final[Transitions] = MappingProxyType(
+    {
+        (State.BARE_CALL, Symbol.KEY): State.IN_KEY,
+        (State.IN_KEY, Symbol.KEY_END): State.AFTER_KEY,
+        (State.AFTER_KEY, Symbol.VALUE): State.IN_VALUE,
+        (State.IN_VALUE, Symbol.VALUE_END): State.AFTER_VALUE,
+        (State.AFTER_VALUE, Symbol.KEY): State.IN_KEY,
+        (State.AFTER_VALUE, Symbol.CALL_END): State.TOOLS,
     }
 )
 OPEN_TOOLS: Final[Transitions] = MappingProxyType(
@@ -47,11 +56,16 @@ OPEN_TOOLS: Final[Transitions] = MappingProxyType(
 )
 MARKED_TOOLS: Final[Transitions] = MappingProxyType(
     {
-        (State.CONTENT, Symbol.SECTION_BEGIN): State.BARE_CALL,
-        (State.BARE_CALL, Symbol.INSIDE): State.BARE_CALL,
-        (State.BARE_CALL, Symbol.SECTION_BEGIN): State.TOOLS,
+        (State.CONTENT, Symbol.SECTION_BEGIN): State.AFTER_CALL,
+        (State.AFTER_CALL, Symbol.CALL_BEGIN): State.IN_CALL,
+        (State.IN_CALL, Symbol.KEY): State.IN_VALUE,
+        (State.IN_VALUE, Symbol.KEY): State.IN_CALL,
+        (State.IN_CALL, Symbol.CALL_BEGIN): State.AFTER_CALL,
+        (State.AFTER_CALL, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
+        (State.OPEN_CALLS, Symbol.END): State.COMPLETE_TOOLS,
     }
 )
+"""DSML: one mark in every tag, so that the first of a kind opens and the second closes."""
 FROM_REASONING: Final[Transitions] = MappingProxyType(
     {(State.REASONING, Symbol.SECTION_BEGIN): State.SECTION}
 )
@@ -71,9 +85,10 @@ CHANNELS: Final[Transitions] = MappingProxyType(
         (State.FIRST_FINAL_HEADER, Symbol.MESSAGE): State.CONTENT,
         (State.FINAL_HEADER, Symbol.MESSAGE): State.CONTENT,
         (State.COMMENT_HEADER, Symbol.MESSAGE): State.COMMENT,
-        (State.COMMENT_HEADER, Symbol.CONSTRAIN): State.CALL_HEADER,
+        (State.COMMENT_HEADER, Symbol.CONSTRAIN): State.CALL_FORMAT,
         (State.COMMENT, Symbol.BLOCK_END): State.BETWEEN,
-        (State.CALL_HEADER, Symbol.CONSTRAIN): State.CALL_HEADER,
+        (State.CALL_HEADER, Symbol.CONSTRAIN): State.CALL_FORMAT,
+        (State.CALL_FORMAT, Symbol.MESSAGE): State.OPEN_CALLS,
         (State.CALL_HEADER, Symbol.MESSAGE): State.OPEN_CALLS,
         (State.OPEN_CALLS, Symbol.TOOL_END): State.COMPLETE_TOOLS,
         (State.CONTENT, Symbol.END): State.COMPLETE,

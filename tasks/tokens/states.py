@@ -23,15 +23,19 @@ class Symbol(IntEnum):
     CALL_ARGUMENT = 9
     CALL_END = 10
     INSIDE = 11  # punctuation of a tool call
-    ANALYSIS = 12
-    COMMENTARY = 13
-    CALLING = 14
-    FINAL = 15
-    MESSAGE = 16
-    BLOCK_END = 17
-    START = 18
-    CONSTRAIN = 19
-    CONTROL = 20  # any other control token: a model has no business to emit it
+    KEY = 12
+    KEY_END = 13
+    VALUE = 14
+    VALUE_END = 15
+    ANALYSIS = 16
+    COMMENTARY = 17
+    CALLING = 18
+    FINAL = 19
+    MESSAGE = 20
+    BLOCK_END = 21
+    START = 22
+    CONSTRAIN = 23
+    CONTROL = 24  # any other control token: a model has no business to emit it
 
 
 class State(IntEnum):
@@ -45,20 +49,27 @@ class State(IntEnum):
     CALL = 5
     ARGUMENT = 6
     MORE_CALLS = 7
-    BARE_CALL = 8
-    OPEN_CALLS = 9  # tool calls that only the end of the turn closes
-    TOOLS = 10
-    HEADER = 11
-    ANALYSIS_HEADER = 12
-    BETWEEN = 13
-    NEXT_HEADER = 14
-    FIRST_FINAL_HEADER = 15
-    FINAL_HEADER = 16
-    COMMENT_HEADER = 17
-    COMMENT = 18
-    CALL_HEADER = 19
-    COMPLETE = 20
-    COMPLETE_TOOLS = 21
+    BARE_CALL = 8  # a call that no section wraps, before its arguments
+    IN_KEY = 9
+    AFTER_KEY = 10
+    IN_VALUE = 11
+    AFTER_VALUE = 12
+    IN_CALL = 13  # DSML: between the tags of one call
+    AFTER_CALL = 14  # DSML: between calls
+    OPEN_CALLS = 15  # tool calls that only the end of the turn closes
+    TOOLS = 16
+    HEADER = 17
+    ANALYSIS_HEADER = 18
+    BETWEEN = 19
+    NEXT_HEADER = 20
+    FIRST_FINAL_HEADER = 21
+    FINAL_HEADER = 22
+    COMMENT_HEADER = 23
+    COMMENT = 24
+    CALL_HEADER = 25
+    CALL_FORMAT = 26
+    COMPLETE = 27
+    COMPLETE_TOOLS = 28
 
 
 Mode = Literal["open", "closed", "must", "may", "never", "header"]
@@ -130,6 +141,8 @@ BLANK_ONLY: Final[Mapping[State, Code]] = MappingProxyType(
         State.MUST_OPEN: Code.OPENER_MISSING,
         State.SECTION: Code.TOOLS_UNBALANCED,
         State.MORE_CALLS: Code.TOOLS_UNBALANCED,
+        State.AFTER_KEY: Code.TOOLS_UNBALANCED,
+        State.AFTER_VALUE: Code.TOOLS_UNBALANCED,
         State.TOOLS: Code.TOOLS_UNBALANCED,
         State.BETWEEN: Code.CONTROL_UNEXPECTED,
     }
@@ -147,6 +160,10 @@ FAULT: Final[Mapping[Symbol, Code]] = MappingProxyType(
         Symbol.CALL_ARGUMENT: Code.TOOLS_UNBALANCED,
         Symbol.CALL_END: Code.TOOLS_UNBALANCED,
         Symbol.INSIDE: Code.TOOLS_UNBALANCED,
+        Symbol.KEY: Code.TOOLS_UNBALANCED,
+        Symbol.KEY_END: Code.TOOLS_UNBALANCED,
+        Symbol.VALUE: Code.TOOLS_UNBALANCED,
+        Symbol.VALUE_END: Code.TOOLS_UNBALANCED,
         Symbol.END: Code.TOOLS_UNBALANCED,
         Symbol.TOOL_END: Code.TOOLS_UNBALANCED,
     }

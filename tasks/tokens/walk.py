@@ -69,7 +69,10 @@ class Walk:
             self.fail(Code.AFTER_END, self._at, "ids follow the end of the turn")
             return
         if self._grammar.qualified:
-            symbol = self._qualify(at, symbol)
+            qualified = self._qualify(at, symbol)
+            if qualified is None:  # the row was cut before its meaning was told
+                return
+            symbol = qualified
         blank = self._gap(at)
         if self.fault is not None:
             return
@@ -113,11 +116,16 @@ class Walk:
         self._at = until
         return blank
 
-    def _qualify(self, at: int, symbol: Symbol) -> Symbol:
-        id = int(self._output[at])
+    def _qualify(self, at: int, symbol: Symbol) -> Symbol | None:
+        """Return what an id means in front of the ids that follow; None when the row ends before that is told."""
+        id, size = int(self._output[at]), self._output.size
         for first, following, meaning in self._grammar.qualified:
-            if first == id and tuple(self._output[at + 1 : at + 1 + len(following)].tolist()) == following:
-                return meaning
+            if first == id:
+                came = tuple(self._output[at + 1 : at + 1 + len(following)].tolist())
+                if came == following:
+                    return meaning
+                if at + 1 + len(came) == size and following[: len(came)] == came:
+                    return None
         return symbol
 
     def _kind(self, state: State) -> str:

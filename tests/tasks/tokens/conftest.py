@@ -8,7 +8,7 @@ import pytest
 
 from tasks.spec import ModelSpec
 from tasks.tokens.grammar import Grammar, discover_grammar
-from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
+from tasks.tokens.vocabulary import Vocabulary, load_vocabulary, vocabulary_of
 from tests.tasks.tokens.model_folders import (
     GENUINE,
     STANDIN,
@@ -16,6 +16,7 @@ from tests.tasks.tokens.model_folders import (
     shared_kimi_folder,
     tiny_kimi_folder,
 )
+from tests.tasks.tokens.sketches import SKETCHES, sketch_args, sketch_folder
 
 Load = Callable[[str, bool], tuple[Vocabulary, Grammar]]
 
@@ -33,7 +34,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
             return shared_kimi_folder(root)
         if name == "kimi-tiny":
             return tiny_kimi_folder(tmp_path_factory.mktemp("tiny"))
-        return genuine_folder(name, root)
+        return sketch_folder(name, root) if name in SKETCHES else genuine_folder(name, root)
 
     return folder
 
@@ -44,7 +45,12 @@ def load(model_folder: Callable[[str], Path]) -> Load:
 
     @lru_cache
     def loaded(name: str, thinking: bool) -> tuple[Vocabulary, Grammar]:
-        vocabulary = load_vocabulary(model_spec(name, model_folder(name), thinking))
+        folder = model_folder(name)
+        spec = model_spec(name, folder, thinking)
+        if thinking:
+            vocabulary = load_vocabulary(spec)
+        else:  # the same tokenizer with other template arguments: seconds are saved
+            vocabulary = vocabulary_of(loaded(name, True)[0].tokenizer, folder, spec)
         return vocabulary, discover_grammar(vocabulary)
 
     return loaded
@@ -55,7 +61,9 @@ def model_spec(name: str, folder: Path, thinking: bool) -> ModelSpec:
     if name in GENUINE:
         args = GENUINE[name].thinking if thinking else GENUINE[name].plain
         assert args is not None, f"{name} cannot be switched off"
+    elif name in SKETCHES:
+        args = sketch_args(name, thinking)
     else:
         args = {"thinking": thinking}
-    code = name.startswith("kimi") or name == "deepseek-v4"
+    code = name in ("kimi", "kimi-tiny", "deepseek-v4")
     return ModelSpec(tokenizer=str(folder), template_args=args, trust_remote_code=code)

@@ -1,0 +1,130 @@
+"""Every listed family: its grammar is discovered from its tail, and correct answers are told from wrong ones."""
+
+from typing import Any
+
+import pytest
+
+from tasks.records import Completion, Ids, Ragged, Verdict, as_ids
+from tasks.tokens.grammar import Grammar, check_row, check_rows
+from tasks.tokens.template import render
+from tasks.tokens.vocabulary import Vocabulary
+from tests.tasks.tokens.answers import FORMS, answer
+from tests.tasks.tokens.conftest import Load
+from tests.tasks.tokens.model_folders import GENUINE
+from tests.tasks.tokens.sketches import SKETCHES
+
+EXPECTED = {
+    "stand-in": ("kimi", "open", "closed"),
+    "kimi-tiny": ("kimi", "open", "closed"),
+    "kimi": ("kimi", "open", "closed"),
+    "qwen3": ("chatml", "must", "closed"),
+    "qwen3.5": ("chatml", "open", "closed"),
+    "qwen3.6": ("chatml", "open", "closed"),
+    "qwq": ("chatml", "open", None),
+    "deepseek-r1": ("deepseek", "open", None),
+    "deepseek-v3.1": ("deepseek", "open", "closed"),
+    "deepseek-v4": ("deepseek-dsml", "open", "closed"),
+    "glm-4.5v": ("glm", "must", "closed"),
+    "glm-4.7-flash": ("glm", "open", "closed"),
+    "glm-5": ("glm", "open", "closed"),
+    "glm-5.1": ("glm", "open", "closed"),
+    "glm-5.2": ("glm", "open", "closed"),
+    "minimax-m2": ("minimax-m2", "open", None),
+    "minimax-m3": ("minimax-m3", "open", "closed"),
+    "kimi-k2-thinking": ("kimi", "must", None),
+    "kimi-k2-instruct": ("kimi", "never", None),
+    "qwen3-thinking-2507": ("chatml", "open", None),
+    "qwen3-instruct-2507": ("chatml", "never", None),
+    "nemotron-3": ("chatml", "open", "closed"),
+    "deepseek-r1-0528": ("deepseek", "must", None),
+    "deepseek-v3.2": ("deepseek", "open", "closed"),
+    "glm-4.5": ("glm", "must", "closed"),
+    "gpt-oss": ("gpt-oss", "header", None),
+    "llama-3.1": ("llama-3", "never", None),
+    "magistral": ("mistral", "may", None),
+}
+"""Family, and the mode of its tail with reasoning on and off (None: no switch). From the models' own templates."""
+
+
+def every(*, sides: bool = True) -> list[Any]:
+    """Return one parameter per family and side."""
+    return [
+        pytest.param(
+            name,
+            thinking,
+            id=f"{name}-{'on' if thinking else 'off'}{'-sketch' if name in SKETCHES else ''}",
+            marks=[pytest.mark.shared] if name == "kimi" else [],
+        )
+        for name, (_, _, off) in EXPECTED.items()
+        for thinking in (True, False)
+        if thinking or (off is not None and sides)
+    ]
+
+
+def judged(vocabulary: Vocabulary, grammar: Grammar, text: str, finish: str = "stop") -> Verdict:
+    """Return the verdict of an answer to a plain question."""
+    output = as_ids(vocabulary.dialect.encode(text))
+    return check_row(grammar, Completion("r", question(vocabulary), output, finish))
+
+
+def question(vocabulary: Vocabulary) -> Ids:
+    """Return the prompt of a plain question."""
+    return render(vocabulary, [{"role": "user", "content": "What is 2+2?"}])
+
+
+def test_every_family_is_listed() -> None:
+    """The table of expectations misses no family that tests can load."""
+    assert EXPECTED.keys() == {"stand-in", "kimi-tiny", "kimi", *GENUINE, *SKETCHES}
+
+
+@pytest.mark.parametrize(("name", "thinking"), every())
+def test_the_grammar_is_read_off_the_tail(name: str, thinking: bool, load: Load) -> None:
+    """Family and mode follow from the rendered tail with the job's own arguments."""
+    _, grammar = load(name, thinking)
+    family, on, off = EXPECTED[name]
+    assert (grammar.family, grammar.default.mode) == (family, on if thinking else off)
+
+
+@pytest.mark.parametrize(("name", "thinking"), every())
+def test_a_correct_answer_is_complete(name: str, thinking: bool, load: Load) -> None:
+    """The canonical answer is accepted, and its segments are what they say."""
+    vocabulary, grammar = load(name, thinking)
+    verdict = judged(vocabulary, grammar, answer(grammar))
+    assert (verdict.code, verdict.offset, verdict.detail) == ("complete", -1, "")
+    kinds = [segment.kind for segment in verdict.segments]
+    assert kinds[0] == "prompt"
+    assert kinds[-2:] == ["content", "end"]
+    assert ("reasoning" in kinds) == (grammar.default.mode not in ("closed", "never"))
+
+
+@pytest.mark.parametrize(("name", "thinking"), every())
+def test_tool_calls_are_complete_tools(name: str, thinking: bool, load: Load) -> None:
+    """A turn that calls tools is canonical too, where the family has tool tokens."""
+    vocabulary, grammar = load(name, thinking)
+    form = FORMS[grammar.family]
+    if not _has_call_tokens(vocabulary, form.call):
+        assert name == "qwq"
+        return
+    verdict = judged(vocabulary, grammar, answer(grammar, tools=True))
+    assert (verdict.code, verdict.offset) == ("complete_tools", -1), verdict
+    assert [segment.kind for segment in verdict.segments][-2:] == ["tool_calls", "end"]
+
+
+def _has_call_tokens(vocabulary: Vocabulary, call: str) -> bool:
+    return any(text in call for text in vocabulary.control_ids)
+
+
+@pytest.mark.parametrize(("name", "thinking"), every())
+def test_a_cut_says_where(name: str, thinking: bool, load: Load) -> None:
+    """Any cut of a correct answer by length is intact and named by where it fell, at every single position."""
+    vocabulary, grammar = load(name, thinking)
+    whole = vocabulary.dialect.encode(answer(grammar))
+    prompt = question(vocabulary)
+    rows = [Completion("r", prompt, as_ids(whole[:stop]), "length") for stop in range(1, len(whole))]
+    outputs = Ragged.from_rows([row.output_ids for row in rows])
+    verdicts = check_rows(grammar, Ragged.from_rows([prompt] * len(rows)), outputs, rows)
+    codes = [verdict.code for verdict in verdicts]
+    assert set(codes) <= {"cut_in_reasoning", "cut_in_content"}, verdicts
+    assert [verdict.offset for verdict in verdicts] == [prompt.size + stop for stop in range(1, len(whole))]
+    assert codes == sorted(codes, reverse=True)
+    assert ("cut_in_reasoning" in codes) == (grammar.default.mode not in ("closed", "never"))
