@@ -141,9 +141,10 @@ def _meaning_of_code(code: str, status: int) -> Meaning:
         return Meaning("retry", f"the store asks for fewer requests ({code or status})", slow=True)
     if status == 501 or code == "NotImplemented":
         return Meaning("unsupported", "the store does not implement this call")
+    if code in _OPERATOR:
+        return Meaning("operator", _OPERATOR[code])
     if code in _RETRY or status >= 500 or status == 409:
         return Meaning("retry", f"the store failed ({code or status})")
-    known = code if code in _OPERATOR else _BY_STATUS.get(status, "")
-    if known:
-        return Meaning("operator", _OPERATOR[known])
+    if status in _BY_STATUS:
+        return Meaning("operator", _OPERATOR[_BY_STATUS[status]])
     return Meaning("operator", f"the store refuses the call ({code or 'no code'}, HTTP {status})")

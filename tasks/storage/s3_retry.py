@@ -29,13 +29,16 @@ class Answer:
 class Deadline:
     """Retries the calls of one store. Thread-safe: it remembers only whether the endpoint ever answered."""
 
-    def __init__(self, seconds: float, where: str) -> None:
+    def __init__(self, seconds: float, where: str, renew: Callable[[], bool]) -> None:
         self.seconds = seconds
         self._where = where
         self._answered = False
+        self._renew = renew
 
     def call(self, what: str, call: Callable[[], Any]) -> Answer:
         """Make `call` until it succeeds, is answered with a refusal, or the deadline passes.
+
+        Credentials that have expired are fetched again once (`renew` says whether that could be done).
 
         Raises:
             SurroundingsError: a person must act: bucket, permission, credentials, clock, region, endpoint.
@@ -43,12 +46,16 @@ class Deadline:
         """
         start = time.monotonic()
         attempt = 0
+        renewed = False
         while True:
             try:
                 value = call()
             except (ClientError, BotoCoreError, HTTPClientError) as error:
                 meaning = meaning_of(error)
                 self._answered |= isinstance(error, ClientError)
+                if meaning.credentials and not renewed and self._renew():
+                    renewed = True
+                    continue
                 if meaning.kind == "operator":
                     raise SurroundingsError(f"{self._where}, {what}: {meaning.text}") from error
                 if meaning.kind != "retry":

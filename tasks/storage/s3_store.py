@@ -8,39 +8,43 @@
 - Transfers never go through s3transfer: its CRT client drops `endpoint_url` and sends data to AWS.
 """
 
-import base64
+import contextlib
 import functools
-import hashlib
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+import attrs
+from botocore.exceptions import ClientError
 
-from tasks.errors import DataError, JobError, SurroundingsError
+from tasks.errors import DataError, SurroundingsError
 from tasks.spec import StoreSpec
+from tasks.storage.s3_client import Modes, make_client, put_arguments
+from tasks.storage.s3_parts import LARGEST_SINGLE_PUT, leftover_uploads, put_parts
 from tasks.storage.s3_retry import Deadline
 from tasks.storage.store import MissingError, ObjectInfo, check_key, parse_s3_uri, sha256_hex
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-_CREATION = threading.Lock()  # creating sessions and clients is not thread-safe in boto3; using a client is
-_CONNECTIONS = 32
-
 
 class S3Store:
     """Objects below `s3://bucket/prefix`. One client, made once, used from any thread."""
 
-    def __init__(self, client: "S3Client", bucket: str, prefix: str, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        client: "S3Client",
+        bucket: str,
+        prefix: str,
+        deadline_seconds: float,
+        renew: "Callable[[], S3Client] | None" = None,
+    ) -> None:
         self._client = client
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._deadline = Deadline(deadline_seconds, self._where())
-        self.conditional = True
-        """Whether puts are made conditional; False where the store was shown not to honour it."""
+        self._make_client = renew
+        self._deadline = Deadline(deadline_seconds, self._where(), self._renew)
+        self.modes = Modes()
+        """What this server honours; the cautious reading until `probe_store` has asked it."""
 
     @classmethod
     def open(
@@ -53,7 +57,15 @@ class S3Store:
         """Build the client from the job's store section; see `open_store`."""
         bucket, base = parse_s3_uri(spec.uri)
         path = "/".join(part for part in (base, prefix) if part)
-        return cls(make_client(spec, credentials, ca_bundle), bucket, path, spec.deadline_seconds)
+        make = functools.partial(make_client, spec, credentials, ca_bundle)
+        return cls(make(), bucket, path, spec.deadline_seconds, None if credentials else make)
+
+    def _renew(self) -> bool:
+        """Read the AWS chain again, where it was used: a person may have logged in meanwhile."""
+        if self._make_client is None:
+            return False
+        self._client = self._make_client()
+        return True
 
     def __repr__(self) -> str:
         return f"S3Store({self._where()!r})"
@@ -67,35 +79,41 @@ class S3Store:
         return f"{self.uri} at {self._client.meta.endpoint_url}"
 
     def put(self, key: str, data: bytes, *, create_only: bool = False) -> bool:
-        """See `ObjectStore.put`; afterwards HEAD must show the same size and digest."""
+        """See `ObjectStore.put`; afterwards HEAD must show the same size and digest.
+
+        Where the server has no conditional puts, `create_only` looks first and reads back afterwards: of two
+        writers within one round trip the later one stands, which is why receipts only name content by digest.
+        """
         path = self._prefix + check_key(key)
         sha256 = sha256_hex(data)
-        arguments: dict[str, Any] = {
-            "Bucket": self._bucket,
-            "Key": path,
-            "Body": data,
-            "ContentType": "application/json" if key.endswith(".json") else "application/octet-stream",
-            "ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
-            "Metadata": {"sha256": sha256},
-        }
-        if create_only and self.conditional:
-            arguments["IfNoneMatch"] = "*"
+        condition: dict[str, Any] = {}
+        if create_only and self.modes.conditional and len(data) <= LARGEST_SINGLE_PUT:
+            condition = {"IfNoneMatch": "*"}
         elif create_only and self.head(key) is not None:
             return False
-        answer = self._deadline.call(f"put {key}", lambda: self._client.put_object(**arguments))
-        if answer.kind == "exists":
-            return False
-        if answer.kind == "unsupported" and create_only and self.conditional:
-            self.conditional = False
-            return self.put(key, data, create_only=True)
-        self._expect(answer.kind, f"put {key}")
+        if len(data) > LARGEST_SINGLE_PUT:
+            put_parts(self._deadline, lambda: self._client, self._bucket, path, data)
+        else:
+            arguments = put_arguments(self._bucket, path, data) | condition
+            answer = self._deadline.call(f"put {key}", lambda: self._client.put_object(**arguments))
+            if answer.kind == "exists":
+                return False
+            if answer.kind == "unsupported" and condition:
+                self.modes = attrs.evolve(self.modes, conditional=False)
+                return self.put(key, data, create_only=True)
+            self._expect(answer.kind, f"put {key}")
+        self._check_put(key, data, sha256)
+        return True
+
+    def _check_put(self, key: str, data: bytes, sha256: str) -> None:
         info = self.head(key)
         if info is None or info.size != len(data) or info.sha256 not in ("", sha256):
             raise DataError(
                 f"{self._where()}, {key}: expected {len(data)} bytes with sha256 {sha256} after the put, "
                 f"got {info}"
             )
-        return True
+        if self.modes.read_back and self.get(key) != data:
+            raise DataError(f"{self._where()}, {key}: expected the bytes that were put, got others back")
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`; bytes that contradict the stored digest are fetched again, then refused."""
@@ -115,7 +133,7 @@ class S3Store:
 
     def _read(self, path: str) -> tuple[bytes, str]:
         response = self._client.get_object(Bucket=self._bucket, Key=path)
-        with response["Body"] as body:
+        with contextlib.closing(response["Body"]) as body:  # the body's own `with` hands out the bare socket
             return body.read(), response.get("Metadata", {}).get("sha256", "")
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -141,8 +159,7 @@ class S3Store:
             if status not in (301, 400, 403):
                 raise
             # a HEAD answer has no body, hence no code: a GET of one byte says why
-            with self._client.get_object(Bucket=self._bucket, Key=path, Range="bytes=0-0")["Body"] as body:
-                body.read()
+            self._client.get_object(Bucket=self._bucket, Key=path, Range="bytes=0-0")["Body"].close()
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -168,7 +185,7 @@ class S3Store:
             extra = arguments | ({"ContinuationToken": token} if token else {})
             answer = self._deadline.call(
                 f"list {arguments['Prefix']}",
-                functools.partial(self._client.list_objects_v2, Bucket=self._bucket, **extra),
+                functools.partial(self._list, extra),
             )
             if answer.kind == "missing":
                 raise SurroundingsError(f"{self._where()}: expected a bucket, found none")
@@ -177,6 +194,9 @@ class S3Store:
             token = answer.value.get("NextContinuationToken")
             if not token:
                 return
+
+    def _list(self, arguments: dict[str, Any]) -> Any:
+        return self._client.list_objects_v2(Bucket=self._bucket, **arguments)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`; singly, because DeleteObjects is refused by several servers."""
@@ -187,6 +207,21 @@ class S3Store:
         if answer.kind != "missing":
             self._expect(answer.kind, f"delete {key}")
 
+    def abort_leftovers(self, older_than_seconds: float) -> int:
+        """Abort unfinished uploads below the prefix that were begun so long ago; return how many."""
+        found = leftover_uploads(
+            self._deadline, lambda: self._client, self._bucket, self._prefix, older_than_seconds
+        )
+        count = 0
+        for path, upload_id in found:
+            arguments = {"Bucket": self._bucket, "Key": path, "UploadId": upload_id}
+            self._deadline.call(f"abort {path}", functools.partial(self._abort, arguments))
+            count += 1
+        return count
+
+    def _abort(self, arguments: dict[str, Any]) -> Any:
+        return self._client.abort_multipart_upload(**arguments)
+
     def close(self) -> None:
         """Close the client's connections."""
         self._client.close()
@@ -194,39 +229,3 @@ class S3Store:
     def _expect(self, kind: str, what: str) -> None:
         if kind != "ok":
             raise SurroundingsError(f"{self._where()}, {what}: expected success, got {kind!r} from the store")
-
-
-def make_client(spec: StoreSpec, credentials: Mapping[str, str] | None, ca_bundle: str | None) -> "S3Client":
-    """Build a client with fixed timeouts and no retries of its own.
-
-    Raises:
-        JobError: when the endpoint or the region is not one.
-        SurroundingsError: when the AWS configuration (profile, files) is broken.
-    """
-    config = Config(
-        signature_version="s3v4",
-        s3={"addressing_style": spec.addressing_style},
-        retries={"mode": "standard", "total_max_attempts": 1},
-        connect_timeout=5,
-        read_timeout=60,
-        max_pool_connections=_CONNECTIONS,
-        tcp_keepalive=True,
-        request_checksum_calculation="when_required" if spec.checksums == "auto" else spec.checksums,
-        response_checksum_validation="when_supported" if spec.checksums == "auto" else spec.checksums,
-    )
-    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-    given: dict[str, Any] = (
-        {name: credentials[name] for name in names if name in credentials} if credentials else {}
-    )
-    try:
-        with _CREATION:
-            client: S3Client = boto3.Session(region_name=spec.region, **given).client(
-                "s3", endpoint_url=spec.endpoint_url, config=config, verify=ca_bundle
-            )
-    except ValueError as error:
-        raise JobError(
-            f"store.endpoint_url: expected http(s)://host:port, got {spec.endpoint_url!r}"
-        ) from error
-    except BotoCoreError as error:
-        raise SurroundingsError(f"AWS configuration for {spec.uri}: {error}") from error
-    return client

@@ -1,11 +1,16 @@
 """What the storage tests share: stores on a folder and on a real SeaweedFS, and small whole jobs."""
 
+import datetime
+import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from deployments.seaweed import Seaweed, start_seaweed
 from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict, as_ids
@@ -21,9 +26,36 @@ RESOLVED = {"tokenizer": {"size": 1000, "template_sha256": "template"}, "samplin
 
 
 @pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    """One SeaweedFS for the session, on free loopback ports."""
-    with start_seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key, as PEM files."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "rawseq test")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = serialization.Encoding.PEM
+    (folder / "cert.pem").write_bytes(signed.public_bytes(form))
+    plain = serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(form, serialization.PrivateFormat.PKCS8, plain))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Seaweed]:
+    """One SeaweedFS for the session, on free loopback ports, over http and https."""
+    with start_seaweed(tmp_path_factory.mktemp("seaweed"), certificate=certificate) as server:
         yield server
 
 
@@ -33,20 +65,24 @@ def s3_spec(seaweed: Seaweed, request: pytest.FixtureRequest) -> StoreSpec:
     prefix = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)
     return StoreSpec(
         uri=f"s3://{seaweed.bucket}/{prefix}",
-        endpoint_url=seaweed.endpoint_url,
+        endpoint_url=seaweed.http_url,
         region="us-east-1",
         deadline_seconds=20,
     )
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "s3-https"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     """An empty store of each kind."""
     if request.param == "folder":
         opened = open_store(StoreSpec(uri=str(tmp_path / "store")), "job")
     else:
         server = request.getfixturevalue("seaweed")
-        opened = open_store(request.getfixturevalue("s3_spec"), "job", server.credentials)
+        spec, authority = request.getfixturevalue("s3_spec"), None
+        if request.param == "s3-https":
+            spec = spec.model_copy(update={"endpoint_url": server.endpoint_url})
+            authority = str(request.getfixturevalue("certificate")[0])
+        opened = open_store(spec, "job", server.credentials, ca_bundle=authority)
     yield opened
     opened.close()
 

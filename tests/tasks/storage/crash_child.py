@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import RESOLVED, checked_batch, completion_of, job_spec, receipt_of
-
 from tasks.spec import JobSpec, StoreSpec
 from tasks.storage.folder_store import FolderStore
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.ledger import Ledger
-from tasks.storage.s3_store import S3Store, make_client
+from tasks.storage.s3_client import make_client
+from tasks.storage.s3_store import S3Store
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
+from tests.tasks.storage.conftest import RESOLVED, checked_batch, completion_of, job_spec, receipt_of
 
 CALLS = ("fsync", "fdatasync", "link", "replace", "unlink", "pwrite", "rmdir")
 

@@ -25,7 +25,7 @@ def crash_everywhere(folder: Path, *arguments: str, env: dict[str, str] | None =
     script = Path(__file__).with_name("crash_child.py")
     command = [sys.executable, str(script), str(folder), *arguments]
     root = str(Path(__file__).parents[3])
-    environment = os.environ | {"PYTHONPATH": f"{script.parent}{os.pathsep}{root}"} | (env or {})
+    environment = os.environ | {"PYTHONPATH": root} | (env or {})
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(json.loads(done.stdout)["trials"])
@@ -74,11 +74,11 @@ def test_crash_at_every_request(
     kit.run_job(store, undisturbed)
     expected = shards(store)
     env = seaweed.environment()
-    trials = crash_everywhere(tmp_path / "trials", path, when, seaweed.endpoint_url, seaweed.bucket, env=env)
+    trials = crash_everywhere(tmp_path / "trials", path, when, seaweed.http_url, seaweed.bucket, env=env)
     assert trials > 20
     for trial in range(trials):
         spec = StoreSpec(
-            uri=f"s3://{seaweed.bucket}/{when}-{trial}", endpoint_url=seaweed.endpoint_url, region="us-east-1"
+            uri=f"s3://{seaweed.bucket}/{when}-{trial}", endpoint_url=seaweed.http_url, region="us-east-1"
         )
         found = find_job(spec, credentials=seaweed.credentials)
         check_trial(found, tmp_path / "trials" / f"trial-{trial}", expected, 4, kit)

@@ -148,7 +148,7 @@ def s3(seaweed: Seaweed, **changes: str) -> tuple[StoreSpec, dict[str, str]]:
     keys |= {name: value for name, value in changes.items() if name.startswith("aws_")}
     spec = StoreSpec(
         uri=changes.get("uri", f"s3://{seaweed.bucket}/refused"),
-        endpoint_url=changes.get("endpoint_url", seaweed.endpoint_url),
+        endpoint_url=changes.get("endpoint_url", seaweed.http_url),
         region="us-east-1",
         deadline_seconds=1.0,
     )
@@ -196,10 +196,13 @@ def test_no_credentials_is_its_own_error(
     store.close()
 
 
-def test_the_aws_chain_finds_the_embedded_server(seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys, endpoint and region may all come from the environment."""
+def test_the_aws_chain_finds_the_embedded_server(
+    seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
+) -> None:
+    """Keys, endpoint, region and certificate authority may all come from the environment."""
     for name, value in seaweed.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate[0]))
     store = open_store(StoreSpec(uri=f"s3://{seaweed.bucket}/chain"))
     assert store.put("k.json", b"1")
     store.close()
