@@ -1,0 +1,169 @@
+"""The verbs as a user types them: exit status, JSON keys, what a person reads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deployments.demo.home import DemoHome
+from deployments.presets import STANDIN_MODEL
+from deployments.standin.launch import Standin, start_standin
+from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
+
+pytest_plugins = ["tests.flows.conftest"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "verdict", "failed"),
+    [
+        pytest.param([], 0, "faithful", [], id="faithful"),
+        pytest.param(["--reasoning-parser", "kimi_k2"], 0, "faithful", ["chat_content"], id="parser-on"),
+        pytest.param(["--fault", "strip_think"], 1, "unfaithful", ["closer_forced"], id="strips-think"),
+    ],
+)
+def test_probe_tells_what_a_server_does(
+    tmp_path: Path, rawseq: Rawseq, argv: list[str], status: int, verdict: str, failed: list[str]
+) -> None:
+    """`/generate` ids decide; the chat channel is evidence of what a parser loses."""
+    server = start_standin(argv, tmp_path / "standin.log")
+    try:
+        ran = rawseq("probe", server.url, "--tokenizer", str(STANDIN_MODEL))
+    finally:
+        server.end()
+    assert (ran.status, ran.answer["verdict"]) == (status, verdict)
+    assert set(failed) <= {check["name"] for check in ran.answer["checks"] if not check["passed"]}
+    assert set(ran.answer) >= {"url", "verdict", "checks", "server", "natural"}
+    if not argv:
+        assert ran.answer["natural"]["ids"]
+        assert "</think>" in ran.answer["natural"]["text"]
+
+
+def test_status_says_not_yet(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """A job with a batch that is not committed is incomplete: exit 3."""
+    job = write_job(
+        tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 16), tmp_path / "out"
+    )
+    assert rawseq("run", str(job)).status == 0
+    assert rawseq("status", str(tmp_path / "out")).status == 0
+    next((tmp_path / "out").rglob("receipts/000001*")).unlink()
+    ran = rawseq("status", str(tmp_path / "out"))
+    assert ran.status == 3
+    assert ran.answer["batches"] == {"total": 2, "committed": 1, "pending": 1}
+
+
+def test_show_finds_a_row_by_its_id(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """`show --row` prints that row's ids and segments; an absent id is an error."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 6)
+    job = write_job(tmp_path / "job.yaml", standin.url, prompts, tmp_path / "out")
+    assert rawseq("run", str(job)).status == 0
+    ran = rawseq("show", str(tmp_path / "out"), "--row", "p:p2#t0~s0")
+    row, summary = ran.objects
+    assert (row["row_id"], summary) == ("p:p2#t0~s0", {"summary": {"rows": 1}})
+    assert row["segments"][0] == {"kind": "prompt", "start": 0, "stop": row["prompt_length"]}
+    assert row["segments"][-1]["stop"] == len(row["input_ids"])
+    absent = rawseq("show", str(tmp_path / "out"), "--row", "p:nobody#t0~s0")
+    assert absent.status == 2
+
+
+def test_verify_finds_a_flipped_byte(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """A shard that changed on disk makes the dataset untrainable: exit 1, the object named."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 6)
+    job = write_job(tmp_path / "job.yaml", standin.url, prompts, tmp_path / "out")
+    assert rawseq("run", str(job)).status == 0
+    assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
+    shard = next((tmp_path / "out").rglob("shards/*.parquet"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    ran = rawseq("verify", str(tmp_path / "out"))
+    assert ran.status == 1
+    assert ran.answer["trainable"] is False
+    assert shard.name in json.dumps(ran.answer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(["run", "absent.yaml"], "absent.yaml", id="no-job-file"),
+        pytest.param(["status", "nowhere"], "nowhere", id="no-store"),
+        pytest.param(["show", "demo"], "rawseq-demo", id="no-demo"),
+    ],
+)
+def test_bad_arguments_exit_2(rawseq: Rawseq, arguments: list[str], expected: str) -> None:
+    """What does not exist is named."""
+    ran = rawseq(*arguments)
+    assert ran.status == 2
+    assert expected in ran.answer["error"]["message"]
+
+
+@pytest.fixture
+def demo_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a demo; whatever a killed one leaves is ended."""
+    yield tmp_path
+    DemoHome(tmp_path).end_standins()
+    pid_file = tmp_path / "rawseq-demo" / "s3" / "weed.pid"
+    if pid_file.exists() and psutil.pid_exists(pid := int(pid_file.read_text().split()[0])):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_demo_resumes(demo_folder: Path, rawseq: Rawseq, rawseq_env: dict[str, str]) -> None:
+    """SIGKILL during the demo, then the demo again: every row once, nothing of the first left running."""
+    command = [sys.executable, "-m", "deployments.main", "demo", "--rows", "96"]
+    log = demo_folder / "log"
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(command, cwd=demo_folder, env=rawseq_env, stdout=sink, stderr=sink) as process,
+    ):
+        deadline = time.monotonic() + 120
+        journals = demo_folder / "rawseq-demo" / "journals"
+        while not any(path.stat().st_size > 4000 for path in journals.rglob("*.journal")):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.01)  # polling for the first finished rows
+        process.kill()
+    again = rawseq("demo", "--rows", "96")
+    assert again.status == 0, again.stderr
+    assert again.answer["batches"] == {"total": 3, "committed": 3, "skipped": 0, "failed": 0}
+    assert 0 < again.answer["generated_rows"] < again.answer["rows"]["total"]
+    third = rawseq("demo", "--rows", "96")
+    assert third.answer["generated_rows"] == 0
+    assert rawseq("verify", "demo").answer["trainable"] is True
+    assert DemoHome(demo_folder).end_standins() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
+def test_a_signal_stops_cleanly(
+    tmp_path: Path, rawseq: Rawseq, rawseq_env: dict[str, str], standin: Standin, number: signal.Signals
+) -> None:
+    """A signalled run drops what is in flight, keeps what finished, exits 128 + n; the same command resumes."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 60)
+    job = write_job(tmp_path / "job.yaml", standin.url, prompts, tmp_path / "out", batch={"in_flight": 8})
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(
+            [sys.executable, "-m", "deployments.main", "run", str(job)],
+            cwd=tmp_path,
+            env=rawseq_env,
+            stdout=sink,
+            stderr=sink,
+        ) as process,
+    ):
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "out").rglob("receipts/*")):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.01)  # polling for the first commit
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number, log.read_text()[-3000:]
+    ran = rawseq("run", str(job))
+    assert ran.status == 0, ran.stderr
+    assert ran.answer["batches"]["skipped"] >= 1
+    assert len(list(opened(tmp_path / "out").list("receipts/"))) == ran.answer["batches"]["total"]
