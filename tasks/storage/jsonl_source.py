@@ -1,7 +1,6 @@
 """JSON lines: one record a line, read from any byte offset."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
 import attrs
@@ -18,18 +17,19 @@ _BOM = b"\xef\xbb\xbf"
 
 @attrs.frozen(slots=True)
 class JsonlFile:
-    """A local file of JSON lines; blank lines are passed over and counted."""
+    """JSON lines behind an opener; blank lines are passed over and counted."""
 
-    path: Path
+    uri: str
+    open: Callable[[], BinaryIO]
 
     def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
         """See `SourceFile.records`."""
         try:
-            with self.path.open("rb") as file:
+            with self.open() as file:
                 file.seek(place.offset)
-                yield from read_lines(file, str(self.path), name, place, fields)
+                yield from read_lines(file, self.uri, name, place, fields)
         except OSError as error:
-            raise SourceError(f"{self.path}: expected a readable file, got {error.strerror}") from error
+            raise SourceError(f"{self.uri}: expected a readable file, got {error.strerror}") from error
 
 
 def read_lines(

@@ -1,8 +1,8 @@
 """Parquet: one record a row, read from any row by skipping whole row groups."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
 
 import attrs
 import orjson
@@ -18,23 +18,24 @@ _ROWS_AT_ONCE = 256
 
 @attrs.frozen(slots=True)
 class ParquetFile:
-    """A local Parquet file; a null column counts as absent from its row."""
+    """Parquet behind an opener; a null column counts as absent from its row."""
 
-    path: Path
+    uri: str
+    open: Callable[[], BinaryIO]
 
     def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
         """See `SourceFile.records`; a place's line is the 1-based row, its offset is 0."""
         try:
-            with pq.ParquetFile(self.path, memory_map=True) as file:
+            with self.open() as handle, pq.ParquetFile(handle) as file:
                 for row, data in _rows(file, place.line - 1):
                     raw = orjson.dumps(
                         data, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str
                     )
                     digest = hashlib.sha256(raw).hexdigest()
                     here = Place(row + 1)
-                    yield make_record(data, name, str(self.path), row + 1, fields, digest), here
+                    yield make_record(data, name, self.uri, row + 1, fields, digest), here
         except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{self.path}: expected a Parquet file, got {error}") from error
+            raise SourceError(f"{self.uri}: expected a Parquet file, got {error}") from error
 
 
 def _rows(file: pq.ParquetFile, first: int) -> Iterator[tuple[int, dict[str, object]]]:

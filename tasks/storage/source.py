@@ -4,14 +4,15 @@ A source is one file. Its name is the file's stem, and once planned it keeps its
 in file order; nothing but the record at hand is held in memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, BinaryIO, Protocol
 
 import attrs
 
 from tasks.errors import JobError, SourceError
-from tasks.spec import PromptsSpec
+from tasks.spec import PromptsSpec, StoreSpec
 from tasks.storage.plan import Batch, Span, batch_fingerprint
 from tasks.storage.record import IDS, SHAPES, Record
 
@@ -145,8 +146,17 @@ def _free_name(uri: str, taken: set[str]) -> str:
     return f"{stem}-{number}"
 
 
-def open_sources(prompts: PromptsSpec) -> Sources:
-    """Find the prompt files that `prompts.sources` names: files, folders, globs.
+def open_sources(
+    prompts: PromptsSpec,
+    store: StoreSpec | None = None,
+    credentials: Mapping[str, str] | None = None,
+) -> Sources:
+    """Find the prompt files that `prompts.sources` names: files, folders, globs, `s3://` addresses.
+
+    Args:
+        prompts: the job's section.
+        store: `s3://` sources are read from the endpoint of the job's store; None leaves it to the AWS chain.
+        credentials: of that endpoint, as in `open_store`.
 
     Raises:
         SourceError: a source names no file, or a file of an unknown kind.
@@ -157,9 +167,21 @@ def open_sources(prompts: PromptsSpec) -> Sources:
         if ours not in known:
             raise JobError(f"prompts.fields: expected our names ({', '.join(known)}), got {ours!r}")
     files: dict[str, SourceFile] = {}
+    clients: dict[str, Any] = {}
     for index, source in enumerate(prompts.sources):
-        for path in _expand(source, index):
-            files.setdefault(str(path), _open_file(path))
+        if source.startswith("s3://"):
+            from tasks.storage.s3_source import s3_objects  # boto3 is only loaded where it is used
+
+            found = s3_objects(source, SUFFIXES, store, credentials, clients)
+            if not found:
+                raise SourceError(
+                    f"prompts.sources[{index}]: expected prompt files at {source!r}, found none"
+                )
+            for item in found:
+                files.setdefault(item.uri, _file(item.uri, item.open))
+        else:
+            for path in _expand(source, index):
+                files.setdefault(str(path), _file(str(path), functools.partial(_open_local, path)))
     return Sources(prompts, files)
 
 
@@ -183,13 +205,18 @@ def _expand(source: str, index: int) -> list[Path]:
     raise SourceError(f"{where}: expected a file, a folder or a glob, found nothing at {source!r}")
 
 
-def _open_file(path: Path) -> SourceFile:
-    if path.suffix == ".parquet":
+def _open_local(path: Path) -> BinaryIO:
+    return path.open("rb")
+
+
+def _file(uri: str, opener: Callable[[], BinaryIO]) -> SourceFile:
+    suffix = Path(uri).suffix
+    if suffix == ".parquet":
         from tasks.storage.parquet_source import ParquetFile  # pyarrow is only loaded where it is used
 
-        return ParquetFile(path)
-    if path.suffix in SUFFIXES:
+        return ParquetFile(uri, opener)
+    if suffix in SUFFIXES:
         from tasks.storage.jsonl_source import JsonlFile
 
-        return JsonlFile(path)
-    raise SourceError(f"{path}: expected one of {', '.join(SUFFIXES)}, got {path.suffix or 'no suffix'!r}")
+        return JsonlFile(uri, opener)
+    raise SourceError(f"{uri}: expected one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import JobError, SourceError
-from tasks.spec import PromptsSpec
+from deployments.seaweed import Seaweed
+from tasks.errors import JobError, SourceError, SurroundingsError
+from tasks.spec import PromptsSpec, StoreSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.source import Sources, open_sources
@@ -303,6 +304,69 @@ def test_a_changed_source_is_noticed(
     opened.know(plan.sources)
     with pytest.raises(SourceError, match=r"batch 1|questions\.jsonl:11"):
         opened.read(plan.batches[1])
+
+
+@pytest.fixture
+def remote(seaweed: Seaweed, s3_spec: StoreSpec, tmp_path: Path, prompts: Callable[..., Path]) -> StoreSpec:
+    """Three prompt files in the bucket: a.jsonl, deep/b.jsonl, deep/c.parquet, and one that is none."""
+    store = open_store(s3_spec, "", seaweed.credentials)
+    store.put("in/a.jsonl", prompts("a.jsonl", 3).read_bytes())
+    store.put("in/deep/b.jsonl", prompts("b.jsonl", 2).read_bytes())
+    pq.write_table(
+        pa.table({"id": range(500), "prompt": ["Hi"] * 500}), tmp_path / "c.parquet", row_group_size=99
+    )
+    store.put("in/deep/c.parquet", (tmp_path / "c.parquet").read_bytes())
+    store.put("in/notes.txt", b"no prompts")
+    store.close()
+    return s3_spec
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        ("in/a.jsonl", {"a": 3}),
+        ("in", {"a": 3, "b": 2, "c": 500}),
+        ("in/deep/", {"b": 2, "c": 500}),
+        ("in/*/b.jsonl", {"b": 2}),
+        ("in/*.jsonl", {"a": 3, "b": 2}),
+    ],
+    ids=["object", "prefix", "slash", "glob", "deep-glob"],
+)
+def test_sources_in_s3(seaweed: Seaweed, remote: StoreSpec, tail: str, expected: dict[str, int]) -> None:
+    """An s3:// source is an object, a prefix or a glob; its records are those of the same local file."""
+    spec = PromptsSpec(sources=[f"{remote.uri}/{tail}"])
+    found = list(open_sources(spec, remote, seaweed.credentials).scan())
+    counts: dict[str, int] = {}
+    for record, _ in found:
+        counts[record.source] = counts.get(record.source, 0) + 1
+    assert counts == expected
+    opened = open_sources(spec, remote, seaweed.credentials)
+    middle = next(place for record, place in found if record.record_id in ("q1", "250"))
+    source = found[-1][0].source
+    assert len(list(opened.scan({source: middle}))) > 0
+
+
+def test_planned_from_s3(seaweed: Seaweed, remote: StoreSpec, tmp_path: Path, kit: Any) -> None:
+    """A job over S3 sources plans, and reads any batch back by ranges."""
+    spec = kit.job_spec(tmp_path, f"{remote.uri}/in/deep", batch={"rows": 100})
+    opened = open_sources(spec.prompts, remote, seaweed.credentials)
+    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r")
+    assert plan.records == 502
+    again = open_sources(spec.prompts, remote, seaweed.credentials)
+    again.know(plan.sources)
+    again.seal = (spec.job_id, "r")
+    assert [record.record_id for record in again.read(plan.batches[3])] == [str(n) for n in range(298, 398)]
+
+
+def test_s3_sources_that_are_not_there(seaweed: Seaweed, remote: StoreSpec) -> None:
+    """A prefix without prompt files, an absent object and an absent bucket are named."""
+    with pytest.raises(SourceError, match=r"prompts\.sources\[0\]: expected prompt files at"):
+        open_sources(PromptsSpec(sources=[f"{remote.uri}/nothing"]), remote, seaweed.credentials)
+    gone = open_sources(PromptsSpec(sources=[f"{remote.uri}/gone.jsonl"]), remote, seaweed.credentials)
+    with pytest.raises(SourceError, match=r"gone\.jsonl: expected an object, found none"):
+        list(gone.scan())
+    with pytest.raises(SurroundingsError, match="bucket does not exist"):
+        open_sources(PromptsSpec(sources=["s3://no-such-bucket/x"]), remote, seaweed.credentials)
 
 
 @pytest.mark.shared

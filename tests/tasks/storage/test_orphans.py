@@ -1,0 +1,58 @@
+"""Orphans: only what no receipt lists, only when old enough, never what a receipt needs."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.errors import DataError
+from tasks.storage.audit import audit
+from tasks.storage.orphans import DAY_SECONDS, collect_orphans, find_orphans
+from tasks.storage.store import ObjectStore
+
+LOST = [f"{folder}/{'ab' * 32}.parquet" for folder in ("shards", "rejected", "provenance", "frequencies")]
+
+
+@pytest.fixture
+def littered(
+    store: ObjectStore, tmp_path: Path, prompts: Callable[..., Path], kit: Any
+) -> tuple[ObjectStore, str]:
+    """A finished job with four files that no receipt lists, and its id."""
+    ledger = kit.run_job(store, kit.job_spec(tmp_path, str(prompts())))
+    for key in LOST:
+        store.put(key, b"lost a race")
+    return store, ledger.job_id
+
+
+def test_young_orphans_stay(littered: tuple[ObjectStore, str]) -> None:
+    """What is younger than a day may be about to be committed: it is listed and left."""
+    store, job_id = littered
+    assert collect_orphans(store, job_id, time.time()) == ([], LOST)
+    assert sorted(info.key for info in find_orphans(store, job_id)) == sorted(LOST)
+
+
+def test_old_orphans_go(littered: tuple[ObjectStore, str], kit: Any) -> None:
+    """A day later they are deleted, everything else stays, and the audit is content."""
+    store, job_id = littered
+    before = {info.key for info in store.list("")}
+    deleted, young = collect_orphans(store, job_id, time.time() + DAY_SECONDS + 60)
+    assert (deleted, young) == (sorted(LOST), [])
+    assert {info.key for info in store.list("")} == before - set(LOST)
+    assert audit(store, kit.row_check).trainable
+
+
+def test_the_age_can_be_told(littered: tuple[ObjectStore, str]) -> None:
+    """A person who knows that nothing runs may ask for less than a day."""
+    store, job_id = littered
+    assert collect_orphans(store, job_id, time.time() + 5, older_than_seconds=0.0)[0] == sorted(LOST)
+
+
+def test_nothing_goes_when_a_receipt_is_unreadable(littered: tuple[ObjectStore, str]) -> None:
+    """Without every receipt nobody knows what is an orphan."""
+    store, job_id = littered
+    store.put("receipts/000001.g0.json", b"{")
+    with pytest.raises(DataError, match=r"receipts/000001\.g0\.json"):
+        collect_orphans(store, job_id, time.time() + 10 * DAY_SECONDS)
+    assert {info.key for info in store.list("shards/")} >= {LOST[0]}
