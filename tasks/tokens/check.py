@@ -1,24 +1,35 @@
 """Ids to verdicts, by ids alone: integrity first, then the grammar. Vectorised over a batch.
 
-The whole batch is looked at in a few array operations: which ids mean anything (`Grammar.symbols`), which are
-out of range, which rows end in a loop. Python then walks only the handful of control ids of each row.
+A batch is scanned as a whole (`scan`). What is left of a row is a handful of control ids with what stands
+between them; rows with equal such shapes share one walk through the grammar.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+import attrs
 
 from tasks.records import Completion, Ids, Ragged, Segment, Verdict
-from tasks.tokens.integrity import echo_length, integrity_fault, loops
+from tasks.tokens.integrity import integrity_fault
+from tasks.tokens.scan import Scan, scan_batch
 from tasks.tokens.walk import Walk
-from tasks.verdicts import Code
+from tasks.verdicts import CANONICAL, CUT, Code
 
 if TYPE_CHECKING:
     from tasks.tokens.grammar import Grammar
+
+_SHAREABLE = CANONICAL | CUT
+
+
+@attrs.frozen(slots=True, eq=False)
+class Outline:
+    """A faultless walk with places instead of numbers: place 2k is event k, 2k + 1 the id behind it."""
+
+    code: str
+    detail: str
+    segments: tuple[tuple[str, int, int], ...]
 
 
 def check_rows(
@@ -38,39 +49,8 @@ def check_rows(
     """
     if not len(inputs) == len(outputs) == len(completions):
         raise ValueError(f"{len(completions)} completions, {len(inputs)} prompts and {len(outputs)} outputs")
-    ids = outputs.ids
-    foreign = np.flatnonzero((ids < 0) | (ids >= grammar.size))
-    symbols = grammar.symbols[ids] if foreign.size == 0 else _symbols(grammar, ids)
-    events = np.flatnonzero(symbols)
-    bounds = np.searchsorted(events, outputs.offsets)
-    outside = np.searchsorted(foreign, outputs.offsets)
-    looping = loops(outputs, completions, grammar)
-    starts = outputs.offsets.tolist()
-    rows = zip(completions, bounds.tolist(), bounds[1:].tolist(), starts, strict=False)
-    verdicts = []
-    for index, (completion, low, high, start) in enumerate(rows):
-        first_foreign = int(foreign[outside[index]]) - start if outside[index] < outside[index + 1] else -1
-        found = (events[low:high] - start).tolist()
-        marks = symbols[events[low:high]].tolist()
-        verdicts.append(
-            _verdict(
-                grammar,
-                inputs.row(index),
-                outputs.row(index),
-                completion,
-                first_foreign,
-                found,
-                marks,
-                looping[index],
-            )
-        )
-    return tuple(verdicts)
-
-
-def _symbols(grammar: Grammar, ids: Ids) -> NDArray[np.uint8]:
-    known = grammar.symbols[np.clip(ids, 0, grammar.size - 1)]
-    known[(ids < 0) | (ids >= grammar.size)] = 0
-    return known
+    judge = _Judge(grammar, inputs, outputs, scan_batch(grammar, inputs, outputs, completions))
+    return tuple(judge.verdict(row, completion) for row, completion in enumerate(completions))
 
 
 def check_row(grammar: Grammar, completion: Completion) -> Verdict:
@@ -80,53 +60,95 @@ def check_row(grammar: Grammar, completion: Completion) -> Verdict:
     return check_rows(grammar, inputs, outputs, [completion])[0]
 
 
-def _verdict(
-    grammar: Grammar,
-    prompt: Ids,
-    output: Ids,
-    completion: Completion,
-    first_foreign: int,
-    events: list[int],
-    marks: list[int],
-    loop: int,
-) -> Verdict:
-    length = prompt.size + output.size
-    whole = _unread(prompt.size, length)
-    if not completion.sent:
-        return Verdict(completion.code, completion.code_offset, whole, completion.detail)
-    fault = integrity_fault(grammar, prompt, output, completion, first_foreign)
-    if fault is not None:
-        code, offset, detail = fault
-        return Verdict(code, offset, whole, detail)
-    tail = grammar.tail_of(prompt)
-    if tail is None:
+class _Judge:
+    """Gives the verdicts of one scanned batch."""
+
+    def __init__(self, grammar: Grammar, inputs: Ragged, outputs: Ragged, scan: Scan) -> None:
+        self._grammar = grammar
+        self._scan = scan
+        self._prompts = inputs
+        self._outputs = outputs
+        self._prompt_sizes = inputs.lengths.tolist()
+        self._output_sizes = outputs.lengths.tolist()
+        self._outlines: dict[tuple[int, bytes, bytes], Outline] = {}
+
+    def verdict(self, row: int, completion: Completion) -> Verdict:
+        """Return the verdict of row `row`."""
+        base, size = self._prompt_sizes[row], self._output_sizes[row]
+        scan = self._scan
+        if not completion.sent:
+            return Verdict(
+                completion.code, completion.code_offset, unread(base, base + size), completion.detail
+            )
+        output = self._outputs.row(row)
+        fault = integrity_fault(self._grammar, base, output, completion, scan.foreign[row])
+        if fault is not None:
+            return Verdict(fault[0], fault[1], unread(base, base + size), fault[2])
+        if scan.tails[row] < 0:
+            return self._no_tail(row)
+        if scan.echoes[row]:
+            detail = f"the output begins with the prompt's last {scan.echoes[row]} ids"
+            return Verdict(Code.TAIL_ECHO, base, unread(base, base + size), detail)
+        return self._read(row, output, completion.finish_reason)
+
+    def _read(self, row: int, output: Ids, finish_reason: str) -> Verdict:
+        scan, base = self._scan, self._prompt_sizes[row]
+        low, high = scan.bounds[row], scan.bounds[row + 1]
+        marks, gaps = scan.marks[low:high], scan.gaps[low + row : high + row + 1]
+        events = scan.positions[low:high]
+        if scan.loops[row] < 0:
+            outline = self._outlines.get((scan.tails[row], marks, gaps))
+            if outline is not None:
+                return _fill(outline, base, events, output.size)
+        walk = Walk(self._grammar, output, self._grammar.tails[scan.tails[row]].mode)
+        walk.read(events, list(marks))
+        if walk.fault is None and scan.loops[row] >= 0:
+            walk.fail(Code.REPETITION, scan.loops[row], "the output ends in a loop")
+        code, offset, detail = walk.result(finish_reason)
+        if code in _SHAREABLE and walk.shareable:
+            outline = Outline(code, detail, _places(walk.segments, events, output.size))
+            self._outlines[scan.tails[row], marks, gaps] = outline
+        segments = [Segment(kind, base + start, base + stop) for kind, start, stop in walk.segments]
+        if base:
+            segments.insert(0, Segment("prompt", 0, base))
+        return Verdict(code, offset if offset < 0 else base + offset, tuple(segments), detail)
+
+    def _no_tail(self, row: int) -> Verdict:
+        prompt, wanted = self._prompts.row(row), self._grammar.default.ids
+        got = prompt[max(prompt.size - wanted.size, 0) :].tolist()
         return Verdict(
             Code.PROMPT_MISMATCH,
-            max(prompt.size - grammar.default.ids.size, 0),
-            whole,
-            f"expected a prompt that ends with {grammar.default.ids.tolist()}, "
-            f"got {prompt[prompt.size - grammar.default.ids.size :].tolist()}",
+            max(prompt.size - wanted.size, 0),
+            unread(prompt.size, prompt.size + self._output_sizes[row]),
+            f"expected a prompt that ends with {wanted.tolist()}, got {got}",
         )
-    echo = echo_length(grammar, prompt, output)
-    if echo:
-        return Verdict(
-            Code.TAIL_ECHO, prompt.size, whole, f"the output begins with the prompt's last {echo} ids"
-        )
-    walk = Walk(grammar, output, tail.mode)
-    walk.read(events, marks)
-    return _close(walk, prompt.size, completion, loop)
 
 
-def _close(walk: Walk, base: int, completion: Completion, loop: int) -> Verdict:
-    if walk.fault is None and loop >= 0:
-        walk.fail(Code.REPETITION, loop, "the output ends in a loop")
-    code, offset, detail = walk.result(completion.finish_reason)
-    segments: list[Any] = [Segment("prompt", 0, base)] if base else []
-    segments += [Segment(kind, base + start, base + stop) for kind, start, stop in walk.segments]
-    return Verdict(code, offset if offset < 0 else base + offset, tuple(segments), detail)
+def _places(
+    segments: list[tuple[str, int, int]], events: list[int], size: int
+) -> tuple[tuple[str, int, int], ...]:
+    """Name each boundary by the event it stands at: -1 the start of the output, -2 its end."""
+    names = {size: -2, 0: -1}
+    for number, at in enumerate(events):
+        names[at + 1] = 2 * number + 1
+    for number, at in enumerate(events):
+        names[at] = 2 * number
+    return tuple((kind, names[start], names[stop]) for kind, start, stop in segments)
 
 
-def _unread(base: int, length: int) -> tuple[Segment, ...]:
+def _fill(outline: Outline, base: int, events: list[int], size: int) -> Verdict:
+    """Return the verdict of a row whose shape was walked before."""
+    ends = [base + at + after for at in events for after in (0, 1)]
+    ends += [base + size, base]  # places -2 and -1
+    segments = [Segment(kind, ends[start], ends[stop]) for kind, start, stop in outline.segments]
+    if base:
+        segments.insert(0, Segment("prompt", 0, base))
+    offset = -1 if outline.code in CANONICAL else base + size
+    return Verdict(outline.code, offset, tuple(segments), outline.detail)
+
+
+def unread(base: int, length: int) -> tuple[Segment, ...]:
+    """Return the segments of a row whose output is not read: prompt and unknown."""
     parts = []
     if base:
         parts.append(Segment("prompt", 0, base))

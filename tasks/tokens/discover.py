@@ -113,6 +113,13 @@ def symbol_table(vocabulary: Vocabulary, family: Family) -> NDArray[np.uint8]:
     return table
 
 
+def longest_run(symbols: NDArray[np.uint8]) -> tuple[int, int]:
+    """Return the longest [start, stop) of ids that are ordinary text: nearly all of any vocabulary."""
+    meant = np.concatenate([[-1], np.flatnonzero(symbols), [symbols.size]])
+    widest = int(np.diff(meant).argmax())
+    return int(meant[widest]) + 1, int(meant[widest + 1])
+
+
 def blank_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
     """bool[size]: ids whose text is only white space (at most some hundreds, all short)."""
     table = np.zeros(vocabulary.size, np.bool_)

@@ -14,6 +14,7 @@ from tasks.tokens.discover import (
     family_of,
     has_thinking,
     ids_of,
+    longest_run,
     mode_of,
     prompt_tails,
     qualified_ids,
@@ -47,6 +48,7 @@ class Grammar:
         end_ids: ids that end a turn.
         symbols: uint8[size]: meaning of each id.
         blank: bool[size]: ids that are only white space.
+        plain_run: the longest run [start, stop) of ids that are all ordinary text.
         qualified: ids whose meaning depends on the ids that follow, longest first: (id, following, symbol).
         rules: (state, symbol) to state.
         trim: whether history is handed to the template without line breaks around reasoning.
@@ -61,6 +63,7 @@ class Grammar:
     end_ids: frozenset[int]
     symbols: NDArray[np.uint8]
     blank: NDArray[np.bool_]
+    plain_run: tuple[int, int]
     qualified: tuple[tuple[int, tuple[int, ...], Symbol], ...]
     rules: Mapping[tuple[State, Symbol], State]
     trim: bool
@@ -114,6 +117,7 @@ def discover_grammar(vocabulary: Vocabulary) -> Grammar:
         end_ids=vocabulary.end_ids | tool_ends(vocabulary, family),
         symbols=symbols,
         blank=blank,
+        plain_run=longest_run(symbols),
         qualified=qualified_ids(vocabulary, family),
         rules=family.rules,
         trim=family.trim,

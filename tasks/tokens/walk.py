@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tasks.records import Ids
+from tasks.tokens.scan import LONG_GAP
 from tasks.tokens.states import (
     BLANK_ONLY,
     CUT,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _SYMBOLS = tuple(Symbol)
 _ENDED = (State.COMPLETE, State.COMPLETE_TOOLS)
-_LONG_GAP = 16
-"""More ids than this between two control ids are taken for text without looking: models do not pad so far."""
 
 
 class Walk:
@@ -106,7 +105,7 @@ class Walk:
         if until == self._at:
             return True
         gap = self._output[self._at : until]
-        blank = until - self._at <= _LONG_GAP and bool(self._grammar.blank[gap].all())
+        blank = until - self._at <= LONG_GAP and bool(self._grammar.blank[gap].all())
         if not blank and self._state in BLANK_ONLY:
             solid = int((~self._grammar.blank[gap]).argmax())
             code = BLANK_ONLY[self._state]
@@ -115,6 +114,11 @@ class Walk:
         self._push(self._kind(self._state), self._at, until)
         self._at = until
         return blank
+
+    @property
+    def shareable(self) -> bool:
+        """Whether rows with equal marks and gaps walk the same way: no mark's meaning hangs on other ids."""
+        return not self._grammar.qualified
 
     def _qualify(self, at: int, symbol: Symbol) -> Symbol | None:
         """Return what an id means in front of the ids that follow; None when the row ends before that is told."""
@@ -153,4 +157,4 @@ class Walk:
         if self._state is State.COMPLETE_TOOLS:
             return Code.COMPLETE_TOOLS, -1, ""
         code = CUT.get(self._state, Code.CUT_IN_TOOLS)
-        return code, self._output.size, f"cut by length after {self._output.size} ids ({finish_reason})"
+        return code, self._output.size, "cut by length"

@@ -1,5 +1,6 @@
 """Every listed family: its grammar is discovered from its tail, and correct answers are told from wrong ones."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -46,8 +47,8 @@ EXPECTED = {
 """Family, and the mode of its tail with reasoning on and off (None: no switch). From the models' own templates."""
 
 
-def every(*, sides: bool = True) -> list[Any]:
-    """Return one parameter per family and side."""
+def every(off: Collection[str] = tuple(EXPECTED)) -> list[Any]:
+    """Return one parameter per family with reasoning on, and one with it off for the families in `off`."""
     return [
         pytest.param(
             name,
@@ -55,9 +56,9 @@ def every(*, sides: bool = True) -> list[Any]:
             id=f"{name}-{'on' if thinking else 'off'}{'-sketch' if name in SKETCHES else ''}",
             marks=[pytest.mark.shared] if name == "kimi" else [],
         )
-        for name, (_, _, off) in EXPECTED.items()
+        for name, (_, _, switched_off) in EXPECTED.items()
         for thinking in (True, False)
-        if thinking or (off is not None and sides)
+        if thinking or (switched_off is not None and name in off)
     ]
 
 
