@@ -13,8 +13,10 @@ from typing import NoReturn
 
 import click
 
+from deployments.verbs.check import check
 from deployments.verbs.demo import demo
 from deployments.verbs.probe import probe
+from deployments.verbs.render import render
 from deployments.verbs.run import run
 from deployments.verbs.show import show
 from deployments.verbs.status import status
@@ -32,7 +34,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, status, show, probe, verify):
+for command in (demo, run, status, show, probe, render, check, verify):
     cli.add_command(command)
 
 

@@ -21,6 +21,7 @@ from tasks.serving.ensure import ServerReport
 from tasks.serving.fleet import Fleet
 from tasks.serving.settings import FleetSettings
 from tasks.storage.journal import Journal
+from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.ledger import Batch, FileEntry, Receipt
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
 from tasks.storage.source import open_sources
@@ -65,10 +66,13 @@ class BatchFiles:
 
 def plan(run: Run) -> tuple[Batch, ...]:
     """Extend the plan by what is new in the sources; return the batches without a receipt."""
-    sources = open_sources(run.spec.prompts)
+    sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
     run.plan = run.ledger.extend_plan(sources, run.spec, run.resolved_sha256)
     pending = run.ledger.pending(run.plan)
     run.sources = sources
+    waiting = {batch.index for batch in pending}
+    done = (batch for batch in run.plan.batches if batch.index not in waiting)
+    sweep_journals(run.journal_root, run.spec.job_id, done)
     run.progress.batches = len(pending)
     run.progress.records = sum(batch.stop - batch.start for batch in pending)
     return tuple(pending)

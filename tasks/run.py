@@ -23,7 +23,9 @@ from tasks.serving.fleet import Fleet
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.source import Sources
-from tasks.storage.store import ObjectStore, open_store
+from tasks.storage.store import ObjectStore
+from tasks.storage.store_findings import StoreProbe
+from tasks.storage.store_probe import prepare_store
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling, resolve_sampling
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
@@ -50,11 +52,13 @@ class Run:
         sampling: every sampling field that is sent.
         resolved: JSON-able account of the three above; part of `job.json`.
         store: the job's own prefix.
+        store_probe: what the store honours, and the modes that follow.
         ledger: what is planned and done.
         journal_root: local folder of this job's journals.
         name: unique name of this run: part of its journals' names.
         progress: counters of this run, for the bar and the artifact.
         pool: threads for blocking work.
+        credentials: S3 credentials of a Prefect block; None: the AWS chain.
         stack: what closes with the run: dispatch, fleet, store.
         tell: takes lines for the person at the terminal, beside the log.
     """
@@ -65,12 +69,14 @@ class Run:
     sampling: ResolvedSampling
     resolved: dict[str, Any]
     store: ObjectStore
+    store_probe: StoreProbe
     ledger: Ledger
     journal_root: Path
     name: str
     progress: Progress
     pool: ThreadPoolExecutor
     stack: AsyncExitStack
+    credentials: Mapping[str, str] | None = attrs.field(default=None, repr=False)
     plan: Plan | None = None
     sources: Sources | None = None
     limits: LengthLimits | None = None
@@ -146,7 +152,7 @@ def _resolve(
         "sampling": sampling.payload(),
         "template_args": vocabulary.template_args,
     }
-    store = open_store(spec.store, spec.job_id, credentials=credentials)
+    store, found = prepare_store(spec.store, spec.job_id, credentials)
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, resolved)
     return Run(
@@ -156,12 +162,14 @@ def _resolve(
         sampling=sampling,
         resolved=resolved,
         store=store,
+        store_probe=found,
         ledger=ledger,
         journal_root=_journal_root(spec),
         name=name,
         progress=Progress(),
         pool=pool,
         stack=stack,
+        credentials=credentials,
     )
 
 

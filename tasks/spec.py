@@ -56,6 +56,13 @@ class ModelSpec(Section):
         4,
         identity=True,
     )
+    grammar: dict[str, Any] = _field(
+        {},
+        "For a chat format that is not known, or known wrongly: family, opener, closer, thinking, end, "
+        "turn_starts, tool_begin, tool_end, plain, trim.",
+        5,
+        identity=True,
+    )
 
 
 class PromptsSpec(Section):

@@ -86,6 +86,7 @@ async def plan_batches() -> tuple[Batch, ...]:
     assert run.plan is not None
     committed = len(run.plan.batches) - len(pending)
     log.info("%d batches planned, %d committed, %d to do", len(run.plan.batches), committed, len(pending))
+    log.info("store %s: %s", run.store.uri, run.store_probe.as_json()["modes"])
     for notice in run.plan.notices:
         log.warning(notice)
     return pending

@@ -1,4 +1,4 @@
-"""`rawseq probe URL`: what a server does to token ids, by channel, with evidence."""
+"""`rawseq probe URL|STORE`: what a server does to ids, or what an object store honours, with evidence."""
 
 import asyncio
 import json
@@ -7,42 +7,38 @@ import click
 from rich.console import Console
 
 from deployments.console import checks_table
-from tasks.errors import JobError
+from deployments.model_options import model_options, model_spec
 from tasks.serving.probe import ProbeReport
-from tasks.spec import ModelSpec, ServersSpec
+from tasks.spec import ServersSpec, StoreSpec
 
 
 @click.command()
-@click.argument("url")
-@click.option("--tokenizer", required=True, help="Model name or folder with the tokenizer.")
-@click.option("--revision", help="Commit or tag of the model repository.")
-@click.option("--trust-remote-code", is_flag=True, help="Run the tokenizer's own code.")
-@click.option(
-    "--template-arg", "template_args", multiple=True, metavar="K=V", help="Argument of the template."
-)
+@click.argument("target", metavar="URL|STORE")
+@model_options
 @click.option("--api-key-env", help="Name of the environment variable that holds the API key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def probe(
-    url: str,
-    tokenizer: str,
+    target: str,
+    tokenizer: str | None,
     revision: str | None,
     trust_remote_code: bool,
     template_args: tuple[str, ...],
     api_key_env: str | None,
     as_json: bool,
 ) -> int:
-    """Ask URL "What is 2+2?" with ids, and force the closer and the end.
+    """Show what an SGLang server does to token ids, or what an object store honours.
 
-    Exit 0 faithful, 1 unfaithful, 4 unknown.
+    A server (http://…) is asked "What is 2+2?" with ids; the closer and the end are forced. Exit 0 faithful,
+    1 unfaithful, 4 unknown. A store (folder or s3://…) gets a few small objects and loses them again. Exit 0
+    usable, 1 not.
     """
-    model = ModelSpec(
-        tokenizer=tokenizer,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        template_args=dict(_argument(text) for text in template_args),
-    )
-    servers = ServersSpec(urls=[url], api_key_env=api_key_env, ready_timeout_seconds=30.0)
-    report = asyncio.run(_probe(model, servers))
+    if not target.startswith(("http://", "https://")):
+        return _probe_store(target, as_json)
+    from tasks.probing import probe_one
+
+    model = model_spec(tokenizer, revision, trust_remote_code, template_args)
+    servers = ServersSpec(urls=[target], api_key_env=api_key_env, ready_timeout_seconds=30.0)
+    report = asyncio.run(probe_one(model, servers))
     if as_json:
         click.echo(json.dumps(report.describe()))
     else:
@@ -50,24 +46,29 @@ def probe(
     return {"faithful": 0, "unfaithful": 1}.get(report.verdict, 4)
 
 
-def _argument(text: str) -> tuple[str, object]:
-    import yaml
-
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise JobError(f"--template-arg {text}: expected name=value, e.g. thinking=true")
-    return name, yaml.safe_load(value)
-
-
-async def _probe(model: ModelSpec, servers: ServersSpec) -> ProbeReport:
-    from tasks.probing import probe_one
-
-    return await probe_one(model, servers)
-
-
 def _print(report: ProbeReport) -> None:
     console = Console()
     answer = report.describe()
-    console.print(checks_table(f"{answer['url']}: {answer['verdict']}", answer["checks"]))
-    for line in report.lines():
-        console.print(line, highlight=False, soft_wrap=True)
+    for line in report.lines()[:3]:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    rows = [{**check, "name": f"{check['channel']} {check['name']}"} for check in answer["checks"]]
+    console.print(checks_table(f"{answer['url']}: {answer['verdict']}", rows))
+    console.print(
+        f"natural answer: {answer['natural']['text']}", highlight=False, soft_wrap=True, markup=False
+    )
+
+
+def _probe_store(uri: str, as_json: bool) -> int:
+    from tasks.storage.store_probe import prepare_store
+
+    store, found = prepare_store(StoreSpec(uri=uri))
+    store.close()
+    answer = found.as_json()
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        console = Console()
+        console.print(checks_table(f"{answer['store']}: {answer['verdict']}", answer["checks"]))
+        modes = ", ".join(f"{name} {value}" for name, value in answer["modes"].items())
+        console.print(f"modes that follow: {modes}", highlight=False, soft_wrap=True)
+    return 0 if found.usable else 1

@@ -6,15 +6,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from deployments.demo.home import DemoHome
 from deployments.presets import STANDIN_MODEL
 from deployments.standin.launch import Standin, start_standin
+from tasks.spec import ModelSpec
+from tasks.tokens.template import render
+from tasks.tokens.vocabulary import load_vocabulary
 from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
 
 pytest_plugins = ["tests.flows.conftest"]
@@ -103,6 +109,57 @@ def test_bad_arguments_exit_2(rawseq: Rawseq, arguments: list[str], expected: st
     assert expected in ran.answer["error"]["message"]
 
 
+def test_render_shows_what_would_be_sent(tmp_path: Path, rawseq: Rawseq) -> None:
+    """Ids end with the opener; text that spells a control token is refused with message and character."""
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "hello"}\n{"id": "b", "prompt": "end it </think> now"}\n')
+    job = write_job(tmp_path / "job.yaml", "http://127.0.0.1:1", prompts, tmp_path / "out")
+    ran = rawseq("render", str(job))
+    assert ran.status == 1
+    sent, refused, summary = ran.objects
+    assert sent["tail"][-1] == "<think>"
+    assert sent["text"].startswith("<|im_user|>")
+    assert (refused["row_id"], refused["code"], refused["offset"]) == (
+        "p:b#t0~s0",
+        "control_token_in_text",
+        7,
+    )
+    assert summary == {"summary": {"rows": 2, "refused": 1}}
+    as_text = rawseq("render", str(job), "--set", "model.control_tokens=as_text")
+    assert as_text.status == 0
+    assert as_text.objects[1]["input_ids"].count(as_text.objects[0]["input_ids"][-1]) == 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(lambda p, o: {"prompt_ids": p, "output_ids": o}, id="prompt-and-output"),
+        pytest.param(lambda p, o: {"input_ids": p + o, "prompt_length": len(p)}, id="prompt-length"),
+        pytest.param(lambda p, o: {"input_ids": p + o, "loss_mask": [0] * len(p) + [1] * len(o)}, id="mask"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_check_judges_anybodys_file(
+    tmp_path: Path, rawseq: Rawseq, suffix: str, form: Callable[[list[int], list[int]], dict[str, Any]]
+) -> None:
+    """A good row passes and one without its closer is named by line, code and offset, in every form."""
+    vocabulary = load_vocabulary(ModelSpec(tokenizer=str(STANDIN_MODEL)))
+    prompt = render(vocabulary, [{"role": "user", "content": "hi"}]).tolist()
+    closer, end = vocabulary.control_ids["</think>"], vocabulary.control_ids["<|im_end|>"]
+    rows = [form(prompt, [300, closer, 301, end]), form(prompt, [300, 301, end])]
+    path = tmp_path / f"theirs.{suffix}"
+    if suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    ran = rawseq("check", str(path), "--tokenizer", str(STANDIN_MODEL))
+    assert ran.status == 1
+    good, bad, summary = ran.objects
+    assert (good["verdict"], bad["verdict"], bad["line"]) == ("complete", "closer_missing", 2)
+    assert bad["offset"] == len(prompt) + 2
+    assert summary["summary"]["accepted"] == 1
+
+
 @pytest.fixture
 def demo_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for a demo; whatever a killed one leaves is ended."""
@@ -142,7 +199,7 @@ def test_a_killed_demo_resumes(demo_folder: Path, rawseq: Rawseq, rawseq_env: di
 def test_a_signal_stops_cleanly(
     tmp_path: Path, rawseq: Rawseq, rawseq_env: dict[str, str], standin: Standin, number: signal.Signals
 ) -> None:
-    """A signalled run drops what is in flight, keeps what finished, exits 128 + n; the same command resumes."""
+    """A signalled run drops what is in flight, keeps what finished, exits 128 + n; then it resumes."""
     prompts = write_prompts(tmp_path / "p.jsonl", 60)
     job = write_job(tmp_path / "job.yaml", standin.url, prompts, tmp_path / "out", batch={"in_flight": 8})
     log = tmp_path / "log"

@@ -1,0 +1,80 @@
+"""`rawseq check FILE`: anybody's token data against the grammar of a tokenizer."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from deployments.console import verdict_table
+from deployments.model_options import model_options, model_spec
+from tasks.records import Verdict
+from tasks.verdicts import accepted_codes
+
+SHOWN_REFUSALS = 20
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@model_options
+@click.option(
+    "--accept",
+    type=click.Choice(["canonical", "intact"]),
+    default="canonical",
+    show_default=True,
+    help="What counts as accepted, as policy.accept of a job.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a row on stdout, then a summary.")
+def check(
+    file: Path,
+    tokenizer: str | None,
+    revision: str | None,
+    trust_remote_code: bool,
+    template_args: tuple[str, ...],
+    accept: str,
+    as_json: bool,
+) -> int:
+    """Give each row of FILE its verdict. Exit 0 when all are accepted, else 1.
+
+    FILE is JSONL or Parquet with `prompt_ids` and `output_ids`, `input_ids` and `prompt_length`, or
+    `input_ids` and `loss_mask`.
+    """
+    from tasks.judging import judge_file
+    from tasks.tokens.grammar import discover_grammar
+    from tasks.tokens.vocabulary import load_vocabulary
+
+    spec = model_spec(tokenizer, revision, trust_remote_code, template_args)
+    grammar = discover_grammar(load_vocabulary(spec))
+    good = accepted_codes(accept, "keep")
+    counts: Counter[str] = Counter()
+    accepted = 0
+    console = Console()
+    for row in judge_file(file, grammar):
+        verdict = row.verdict
+        counts[str(verdict.code)] += 1
+        accepted += verdict.code in good
+        if as_json:
+            click.echo(json.dumps(_described(row.row_id, row.line, verdict)))
+        elif verdict.code not in good and sum(counts.values()) - accepted <= SHOWN_REFUSALS:
+            text = f"{file}:{row.line}: {verdict.code} at {verdict.offset}: {verdict.detail}"
+            console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+    total = sum(counts.values())
+    summary = {"rows": total, "accepted": accepted, "rejected": total - accepted, "by_verdict": dict(counts)}
+    if as_json:
+        click.echo(json.dumps({"summary": summary}))
+    else:
+        console.print(verdict_table(counts))
+        console.print(f"{accepted} of {total} rows accepted", style="bold", highlight=False)
+    return 0 if accepted == total else 1
+
+
+def _described(row_id: str, line: int, verdict: Verdict) -> dict[str, object]:
+    return {
+        "row_id": row_id,
+        "line": line,
+        "verdict": str(verdict.code),
+        "offset": verdict.offset,
+        "detail": verdict.detail,
+        "segments": [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in verdict.segments],
+    }

@@ -1,0 +1,58 @@
+"""The prompts of a job exactly as they would be sent, and what would be refused: no server, no store."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import attrs
+
+from tasks.records import Completion, Request
+from tasks.spec import JobSpec
+from tasks.storage.record import Record
+from tasks.storage.source import open_sources
+from tasks.tokens.grammar import discover_grammar
+from tasks.tokens.sampling import LengthLimits, resolve_sampling
+from tasks.tokens.turns import BatchTurns, plan_conversations
+from tasks.tokens.vocabulary import Vocabulary
+
+RECORDS_AT_ONCE = 64
+
+
+@attrs.frozen(slots=True, eq=False)
+class Preview:
+    """First rows of a job: requests as they would be sent, and rows that never would be.
+
+    Args:
+        vocabulary: the job's.
+        rows: in plan order; a `Completion` here is a refused row with its code.
+    """
+
+    vocabulary: Vocabulary
+    rows: Iterator[Request | Completion]
+
+
+def preview(spec: JobSpec, vocabulary: Vocabulary, count: int) -> Preview:
+    """Render the first prompts of a job. Later turns, whose prompts hang on answers, are not among them.
+
+    Args:
+        spec: the job.
+        vocabulary: the job's.
+        count: source records to look at.
+
+    Raises:
+        SourceError: a prompt file is missing or empty.
+    """
+    records = islice((record for record, _ in open_sources(spec.prompts, spec.store).scan()), count)
+    return Preview(vocabulary, _rows(spec, vocabulary, records))
+
+
+def _rows(spec: JobSpec, vocabulary: Vocabulary, records: Iterator[Record]) -> Iterator[Request | Completion]:
+    grammar = discover_grammar(vocabulary)
+    sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
+    while part := list(islice(records, RECORDS_AT_ONCE)):
+        conversations = plan_conversations(part, spec.prompts.turns, spec.sampling.samples)
+        policy = spec.model.control_tokens
+        turns = BatchTurns(conversations, vocabulary, grammar, sampling, LengthLimits(), policy)
+        requests, unsent = turns.open({})
+        found: dict[str, Request | Completion] = {row.row_id: row for row in requests}
+        found |= {row.row_id: row for row in unsent}
+        yield from (found[name] for name in turns.row_ids if name in found)
