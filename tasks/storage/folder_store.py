@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -73,7 +74,9 @@ class FolderStore:
             return None
         except OSError as error:
             self._refuse(key, error)
-        return ObjectInfo(key, stat.st_size, "", stat.st_mtime) if path.is_file() else None
+        if not path.is_file():
+            return None
+        return ObjectInfo(key, stat.st_size, "", stat.st_mtime, max(0.0, time.time() - stat.st_mtime))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`; one directory's names are held at a time."""

@@ -58,8 +58,7 @@ class Journal:
         self._own: OpenPart | None = None
         self._readers: dict[int, int] = {}
         self._end = 0
-        self.set_aside: tuple[Path, ...] = ()
-        """Parts of another job or other prompts, renamed out of the way."""
+        self.set_aside: tuple[Path, ...] = ()  # parts of another job or other prompts, renamed
 
     @classmethod
     def open(cls, folder: Path, job_id: str, batch: Batch, part: str) -> Self:
@@ -217,6 +216,10 @@ class Journal:
         """
         if self._own is not None:
             WRITER.flush(self._own)
+
+    def written(self) -> tuple[Path, int]:
+        """Return the part of this process and how many bytes of it have been written."""
+        return self._paths[-1], self._own.size if self._own is not None else 0
 
     def close(self) -> None:
         """Bring everything to disk and let go of the folder; closing again does nothing.

@@ -33,7 +33,7 @@ def find_orphans(store: ObjectStore, job_id: str) -> Iterator[ObjectInfo]:
 
 
 def collect_orphans(
-    store: ObjectStore, job_id: str, now: float, older_than_seconds: float = DAY_SECONDS
+    store: ObjectStore, job_id: str, older_than_seconds: float = DAY_SECONDS
 ) -> tuple[list[str], list[str]]:
     """Delete orphans that are old enough, and unfinished uploads of the same age.
 
@@ -42,14 +42,13 @@ def collect_orphans(
     Args:
         store: the job's own prefix.
         job_id: the job.
-        now: seconds since the epoch.
         older_than_seconds: least age by the store's clock.
 
     Returns:
         Keys that were deleted, and keys of orphans that are too young.
     """
     found = list(find_orphans(store, job_id))
-    old = {info.key for info in found if now - info.modified >= older_than_seconds}
+    old = {info.key for info in found if info.age >= older_than_seconds}
     young = [info.key for info in found if info.key not in old]
     still = {info.key for info in find_orphans(store, job_id)}
     deleted = sorted(old & still)

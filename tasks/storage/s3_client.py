@@ -1,8 +1,10 @@
 """How an S3 client is made and what a put carries: timeouts, checksums, digests."""
 
 import base64
+import email.utils
 import hashlib
 import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +53,15 @@ def put_arguments(bucket: str, path: str, data: bytes) -> dict[str, Any]:
         "ContentMD5": content_md5(data),
         "Metadata": {"sha256": sha256_hex(data)},
     }
+
+
+def server_time(response: Any) -> float:
+    """Return seconds since the epoch by the server's clock, from an answer's Date header."""
+    date = response["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return time.time()
 
 
 def content_md5(data: bytes | memoryview) -> str:

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from tasks.errors import DataError, SurroundingsError
 from tasks.spec import StoreSpec
-from tasks.storage.s3_client import Modes, make_client, put_arguments
+from tasks.storage.s3_client import Modes, make_client, put_arguments, server_time
 from tasks.storage.s3_parts import LARGEST_SINGLE_PUT, leftover_uploads, put_parts
 from tasks.storage.s3_retry import Deadline
 from tasks.storage.store import MissingError, ObjectInfo, check_key, parse_s3_uri, sha256_hex
@@ -144,12 +144,10 @@ class S3Store:
             return None
         self._expect(answer.kind, f"head {key}")
         response = answer.value
-        return ObjectInfo(
-            key,
-            int(response["ContentLength"]),
-            response.get("Metadata", {}).get("sha256", ""),
-            response["LastModified"].timestamp(),
-        )
+        modified = response["LastModified"].timestamp()
+        sha256 = response.get("Metadata", {}).get("sha256", "")
+        age = max(0.0, server_time(response) - modified)
+        return ObjectInfo(key, int(response["ContentLength"]), sha256, modified, age)
 
     def _head(self, path: str) -> Any:
         try:
@@ -165,13 +163,10 @@ class S3Store:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`; one page of at most 1,000 keys is held at a time."""
         for page in self._pages(Prefix=self._prefix + prefix):
+            now = server_time(page)
             for item in page.get("Contents", []):
-                yield ObjectInfo(
-                    item["Key"].removeprefix(self._prefix),
-                    int(item["Size"]),
-                    "",
-                    item["LastModified"].timestamp(),
-                )
+                key, modified = item["Key"].removeprefix(self._prefix), item["LastModified"].timestamp()
+                yield ObjectInfo(key, int(item["Size"]), "", modified, max(0.0, now - modified))
 
     def children(self) -> Iterator[str]:
         """See `ObjectStore.children`."""

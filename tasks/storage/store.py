@@ -33,12 +33,14 @@ class ObjectInfo:
         size: bytes.
         sha256: hex digest that was stored with the object; "" where the store keeps none.
         modified: seconds since the epoch, by the store's clock.
+        age: seconds since then, by the same clock when it was asked; no other clock is involved.
     """
 
     key: str
     size: int
     sha256: str
     modified: float
+    age: float
 
 
 class ObjectStore(Protocol):

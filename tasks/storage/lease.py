@@ -1,0 +1,147 @@
+"""Leases: which worker is on a batch, so that two do not do the same work. Not needed for correctness.
+
+A worker shows that it lives by rewriting one object of its own. A lease is created only if absent, under the
+next fencing number of its batch; it lapses with its worker. Ages are by the store's clock. Two workers on one
+batch would still end with one receipt.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+import attrs
+import orjson
+
+from tasks.errors import LaterError
+from tasks.spec import SCHEMA_VERSION
+from tasks.storage.store import MissingError, ObjectStore, canonical
+
+LEASE_SECONDS: Final = 90.0
+"""A worker that was silent for so long is taken for dead; it shows itself three times as often."""
+
+
+@attrs.define(slots=True, eq=False)
+class Leases:
+    """The leases of one worker.
+
+    Args:
+        store: the job's own prefix.
+        run: name of this worker, unique among all runs.
+        home: name of the folder of journals on its machine, see `home_of`.
+        seconds: after how much silence a worker is taken for dead.
+    """
+
+    store: ObjectStore
+    run: str
+    home: str
+    seconds: float = LEASE_SECONDS
+    held: dict[int, int] = attrs.field(factory=dict)
+    _beats: int = 0
+
+    def beat(self) -> None:
+        """Show that this worker lives."""
+        self._beats += 1
+        data = {"schema": SCHEMA_VERSION, "run": self.run, "home": self.home, "beat": self._beats}
+        self.store.put(_worker_key(self.run), canonical(data))
+
+    def take(self, batch: int, *, holds_journal: bool) -> str | None:
+        """Take a batch; return None when it is ours, else the name of the living worker that has it.
+
+        Args:
+            batch: its index.
+            holds_journal: this process has the batch's local journal open: then no worker of the same home
+                that still lives has it, and nothing need be waited for.
+        """
+        if batch in self.held:
+            return None
+        if not self._beats:
+            self.beat()
+        while True:
+            fence, run = self._last(batch)
+            if run is not None and run != self.run and self._alive(run, holds_journal):
+                return run
+            data = {"schema": SCHEMA_VERSION, "batch": batch, "fence": fence + 1, "run": self.run}
+            if self.store.put(_lease_key(batch, fence + 1), canonical(data), create_only=True):
+                self.held[batch] = fence + 1
+                return None
+
+    def _last(self, batch: int) -> tuple[int, str | None]:
+        """Return the highest fencing number of a batch and its worker; (0, None) when there is none."""
+        keys = [info.key for info in self.store.list(f"leases/{batch:06d}/")]
+        if not keys:
+            return 0, None
+        last = max(keys)
+        try:
+            data = orjson.loads(self.store.get(last))
+        except MissingError:  # its batch was committed this moment
+            return 0, None
+        return int(data["fence"]), None if data.get("released") else str(data["run"])
+
+    def _alive(self, run: str, holds_journal: bool) -> bool:
+        info = self.store.head(_worker_key(run))
+        if info is None or info.age > self.seconds:
+            return False
+        try:
+            home = orjson.loads(self.store.get(_worker_key(run)))["home"]
+        except MissingError:
+            return False
+        return not (holds_journal and home == self.home)
+
+    def check(self, batch: int) -> None:
+        """Make sure that no other worker has taken the batch over.
+
+        Raises:
+            LaterError: one has, because this worker was silent for too long; its work goes on there.
+        """
+        fence, run = self._last(batch)
+        if batch not in self.held or fence > self.held[batch]:
+            self.held.pop(batch, None)
+            raise LaterError(
+                f"batch {batch}: expected to hold its lease, got worker {run} with fencing number {fence}: "
+                f"this worker did not show itself for {self.seconds:.0f} s"
+            )
+
+    def release(self, batch: int) -> None:
+        """Let go of an unfinished batch, so that another worker need not wait."""
+        fence = self.held.pop(batch, None)
+        if fence is not None:
+            data = {
+                "schema": SCHEMA_VERSION,
+                "batch": batch,
+                "fence": fence,
+                "run": self.run,
+                "released": True,
+            }
+            self.store.put(_lease_key(batch, fence), canonical(data))
+
+    def drop(self, batch: int) -> None:
+        """Delete a committed batch's leases."""
+        self.held.pop(batch, None)
+        for info in list(self.store.list(f"leases/{batch:06d}/")):
+            self.store.delete(info.key)
+
+    def leave(self) -> None:
+        """Release what is held and say goodbye."""
+        for batch in list(self.held):
+            self.release(batch)
+        self.store.delete(_worker_key(self.run))
+
+
+def home_of(journal_root: Path) -> str:
+    """Return the lasting name of a folder of journals, made up when it is new."""
+    journal_root.mkdir(parents=True, exist_ok=True)
+    path = journal_root / "home"
+    try:
+        with path.open("x") as file:
+            file.write(secrets.token_hex(16))
+    except FileExistsError:
+        pass
+    return path.read_text()
+
+
+def _worker_key(run: str) -> str:
+    return f"workers/{run}.json"
+
+
+def _lease_key(batch: int, fence: int) -> str:
+    return f"leases/{batch:06d}/{fence:06d}.json"
