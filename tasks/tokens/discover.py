@@ -10,6 +10,7 @@ from tasks.errors import TokenizerError
 from tasks.records import Ids, as_ids
 from tasks.tokens.dialect import tool_probe
 from tasks.tokens.families import FAMILIES, Family
+from tasks.tokens.given import given_family
 from tasks.tokens.messages import for_template, plain_message
 from tasks.tokens.states import Mode, Symbol
 from tasks.tokens.vocabulary import Vocabulary
@@ -64,11 +65,17 @@ def _tail(vocabulary: Vocabulary, conversations: Sequence[Sequence[Mapping[str, 
 
 
 def family_of(vocabulary: Vocabulary, tail: Ids) -> Family:
-    """Return the first family whose tokens are in the vocabulary and one of whose headers is in the tail.
+    """Return the job's own family, else the first whose tokens are there and one of whose headers is in the tail.
 
     Raises:
         TokenizerError: when none is.
     """
+    own = given_family(vocabulary.given)
+    if own is not None:
+        missing = [t for t in (own.opener, own.closer) if t and t not in vocabulary.control_ids]
+        if missing and own.opens != "header":
+            raise TokenizerError(f"model.grammar: {missing[0]!r} is no control token of this vocabulary")
+        return own
     present = set(tail.tolist())
     for family in FAMILIES:
         if all(text in vocabulary.control_ids for text in family.requires) and any(
@@ -139,8 +146,8 @@ def mode_of(
     vocabulary: Vocabulary, family: Family, symbols: NDArray[np.uint8], blank: NDArray[np.bool_], tail: Ids
 ) -> Mode:
     """Read off the last id of the tail that is not white space who opens reasoning."""
-    if family.opens == "header":
-        return "header"
+    if family.opens in ("header", "open", "closed"):
+        return family.opens
     solid = [id for id in tail.tolist() if not blank[id]]
     last = Symbol(int(symbols[solid[-1]])) if solid else Symbol.TEXT
     if last is Symbol.OPEN:

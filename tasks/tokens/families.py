@@ -24,7 +24,7 @@ from tasks.tokens.rules import (
 )
 from tasks.tokens.states import Symbol
 
-Opens = Literal["template", "must", "may", "never", "header"]
+Opens = Literal["template", "open", "closed", "must", "may", "never", "header"]
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -44,7 +44,7 @@ class Family:
         qualified: control texts whose meaning depends on the text that follows, longest first.
         opens: who opens reasoning when the tail does not tell: `must` and `may` (the model), `never`,
             `template` (the model must if the chat template mentions the closer, else never),
-            `header` (channels).
+            `header` (channels), `open` and `closed` (a job's own word, whatever the tail).
         trim: whether the template itself writes the line breaks around reasoning, so that history is
             handed to it without them.
     """

@@ -10,11 +10,12 @@ from typing import Any
 
 import attrs
 
-from tasks.errors import TokenizerError
+from tasks.errors import JobError, TokenizerError
 from tasks.spec import ModelSpec
 from tasks.tokens.dialect import Dialect, discover_dialect
 from tasks.tokens.encoders import find_encoder
 from tasks.tokens.families import FAMILIES
+from tasks.tokens.given import check_given
 from tasks.tokens.guard import prove_class, prove_control_ids, prove_ids, prove_one_start, prove_template_args
 
 FILES = ("*.json", "*.model", "*.jinja", "*.txt", "*.py", "encoding/*.py", "additional_chat_templates/*")
@@ -39,6 +40,7 @@ class Vocabulary:
         template_args: keyword arguments of the chat template.
         generation_defaults: content of generation_config.json, {} without one.
         dialect: how to speak to its chat template.
+        given: the job's own words on the grammar, `model.grammar`.
         account: JSON-able: class, size, files, template_sha256, transformers.
     """
 
@@ -49,6 +51,7 @@ class Vocabulary:
     template_args: dict[str, Any]
     generation_defaults: dict[str, Any]
     dialect: Dialect
+    given: dict[str, Any]
     account: dict[str, Any]
 
     def describe(self) -> dict[str, Any]:
@@ -103,12 +106,26 @@ def vocabulary_of(tokenizer: Any, folder: Path, model: ModelSpec) -> Vocabulary:
         tokenizer=tokenizer,
         size=max(len(tokenizer), *(id + 1 for id in control.values())),
         control_ids=control,
-        end_ids=_end_ids(defaults, control, folder),
+        end_ids=given_ends(model.grammar, control) or _end_ids(defaults, control, folder),
         template_args=args,
         generation_defaults=defaults,
         dialect=dialect,
+        given=dict(model.grammar),
         account=_account(tokenizer, folder, dialect),
     )
+
+
+def given_ends(given: Mapping[str, Any], control: Mapping[str, int]) -> frozenset[int]:
+    """Return the end ids that a job names itself, by text or id; none when it does not.
+
+    Raises:
+        JobError: when a field of `model.grammar` is wrong, or a text is no control token.
+    """
+    check_given(given)
+    unknown = [end for end in given.get("end", ()) if end not in control and end not in control.values()]
+    if unknown:
+        raise JobError(f"model.grammar.end: expected control tokens of this vocabulary, got {unknown[0]!r}")
+    return frozenset(control[end] if isinstance(end, str) else end for end in given.get("end", ()))
 
 
 def control_ids_of(tokenizer: Any) -> dict[str, int]:
