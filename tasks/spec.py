@@ -74,9 +74,9 @@ class PromptsSpec(Section):
     limit: int | None = _field(
         None, "Plan at most this many records; raising it later adds batches.", 1, ge=1
     )
-    turns: Literal["each", "last", "first"] = _field(
+    turns: Literal["each", "last", "first", "each_recorded"] = _field(
         "each",
-        "Conversations: answer each user turn on regenerated history, only the last one, or only the first.",
+        "Conversations: each turn on regenerated history, each on its recorded one, the last, or the first.",
         2,
         identity=True,
     )
@@ -87,6 +87,18 @@ class PromptsSpec(Section):
         "stop",
         "A malformed record: stop before anything is generated, or record it as rejected (bad_record).",
         4,
+    )
+
+
+class ToolsSpec(Section):
+    """What becomes of recorded tool results when the calls before them are made again."""
+
+    match: Literal["position", "name", "name_args"] = _field(
+        "name_args",
+        "A recorded result answers a regenerated call of equal position, function, or function and "
+        "arguments; without one the conversation ends (unreached).",
+        0,
+        identity=True,
     )
 
 
@@ -153,6 +165,13 @@ class SamplingSpec(Section):
         0, "Seed of the job; a row's own seed is a hash of it and the row id.", 7, identity=True, ge=0
     )
 
+    mix: list[dict[str, Any]] = _field(
+        [],
+        "Ways of drawing rows, chosen per conversation by hash: weight, name, template_args, temperature, …",
+        8,
+        identity=True,
+    )
+
     @field_validator("top_k")
     @classmethod
     def _top_k_not_zero(cls, top_k: int | None) -> int | None:
@@ -170,13 +189,17 @@ class PolicySpec(Section):
         0,
         identity=True,
     )
-    on_length: Literal["keep", "reject"] = _field(
-        "keep", "Rows cut by the length cap: keep them marked, or reject them.", 1, identity=True
+    on_length: Literal["keep", "reject", "continue"] = _field(
+        "keep",
+        "Rows cut by the length cap: keep them marked, reject them, or continue them.",
+        1,
+        identity=True,
     )
     max_attempts: int = _field(5, "Attempts of a row before it is parked as poison.", 2, ge=1, le=100)
     accepted_floor: float = _field(
         0.98, "A run with a smaller accepted share ends as failed (exit 1).", 3, ge=0, le=1
     )
+    rounds: int = _field(4, "on_length continue: rounds after the first.", 4, identity=True, ge=1, le=64)
 
 
 class BatchSpec(Section):
@@ -236,6 +259,7 @@ class JobSpec(Section):
     policy: PolicySpec = _field(PolicySpec(), "What counts as good.", 5)
     batch: BatchSpec = _field(BatchSpec(), "The unit of retry, checkpoint and commit.", 6)
     store: StoreSpec = _field(..., "Where the dataset goes.", 7)
+    tools: ToolsSpec = _field(ToolsSpec(), "Tool loops.", 8)
 
     @model_validator(mode="after")
     def _remote_code_is_pinned(self) -> Self:

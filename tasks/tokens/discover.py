@@ -19,7 +19,7 @@ PROBES: Sequence[Sequence[str]] = (("Say alpha",), ("Name 7", "Seven", "Count to
 """Two user turns with nothing in common at their ends."""
 
 
-def prompt_tails(vocabulary: Vocabulary) -> list[Ids]:
+def prompt_tails(vocabulary: Vocabulary, args: Mapping[str, Any]) -> list[Ids]:
     """Return the generation prompts: of a user turn, and after a tool's result where there is one."""
     users = [[_turn(i, text) for i, text in enumerate(texts)] for texts in PROBES]
     form = {"x": 1} if vocabulary.dialect.arguments == "mapping" else '{"x": 1}'
@@ -28,13 +28,13 @@ def prompt_tails(vocabulary: Vocabulary) -> list[Ids]:
         [*tool_probe(form, "find")[:2], {**tool_probe(form, "find")[2], "content": "7"}],
     ]
     try:
-        first = _tail(vocabulary, users)
+        first = _tail(vocabulary, users, args)
     except Exception as error:  # a template raises what it likes
         raise TokenizerError(
             f"the chat template refuses a plain question: {type(error).__name__}: {error}"
         ) from error
     try:
-        second = _tail(vocabulary, tools)
+        second = _tail(vocabulary, tools, args)
     except Exception:  # noqa: BLE001 - a template without tools has no such tail
         return [first]
     return [first] if np.array_equal(first, second) else [first, second]
@@ -44,9 +44,11 @@ def _turn(index: int, text: str) -> dict[str, Any]:
     return {"role": "assistant" if index % 2 else "user", "content": text}
 
 
-def _tail(vocabulary: Vocabulary, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> Ids:
+def _tail(
+    vocabulary: Vocabulary, conversations: Sequence[Sequence[Mapping[str, Any]]], args: Mapping[str, Any]
+) -> Ids:
     """Return what the generation prompt adds; where it adds nothing, what the prompts share at their end."""
-    dialect, args = vocabulary.dialect, vocabulary.template_args
+    dialect = vocabulary.dialect
     prompts, added = [], []
     for messages in conversations:
         plain = [for_template(plain_message(m, i), dialect) for i, m in enumerate(messages)]
@@ -65,7 +67,7 @@ def _tail(vocabulary: Vocabulary, conversations: Sequence[Sequence[Mapping[str, 
 
 
 def family_of(vocabulary: Vocabulary, tail: Ids) -> Family:
-    """Return the job's own family, else the first whose tokens are there and one of whose headers is in the tail.
+    """Return the job's own family, else the first in the table that fits vocabulary and tail.
 
     Raises:
         TokenizerError: when none is.

@@ -30,8 +30,8 @@ def foreign_completion(grammar: Grammar, row_id: str, record: Mapping[str, Any])
         grammar: of the tokenizer that the data is said to be of.
         row_id: for reports: `file:line`, or the record's own id.
         record: with `prompt_ids` and `output_ids`; or `input_ids` and `prompt_length`; or `input_ids` and
-            `loss_mask`, whose first supervised position starts the output. `finish_reason`, `completion_tokens`
-            and `prompt_tokens` count where they are given.
+            `loss_mask`, whose first supervised position starts the output. `finish_reason`,
+            `completion_tokens` and `prompt_tokens` count where they are given.
 
     Raises:
         DataError: when the record is none of these, or its ids are no integers.

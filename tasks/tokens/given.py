@@ -20,10 +20,9 @@ def given_family(given: Mapping[str, Any]) -> Family | None:
 
     Args:
         given: `family` names an entry of the table to start from (else an empty one); `opener`, `closer`,
-            `tool_begin`, `tool_end` are control texts; `turn_starts` and `plain` lists of them; `thinking` says
-            what every prompt's end means (open, closed, must, may, never) where the tail does not tell;
-            `trim`: whether the template writes the line breaks around reasoning itself. `end` is the
-            vocabulary's matter.
+            `tool_begin`, `tool_end` are control texts; `turn_starts` and `plain` lists of them; `thinking`
+            says what every prompt's end means (open, closed, must, may, never) where the tail does not tell;
+            `trim`: whether the template writes the line breaks around reasoning. `end` is the vocabulary's.
 
     Raises:
         JobError: naming the field, what was expected and what came.

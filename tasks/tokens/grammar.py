@@ -1,6 +1,6 @@
 """The token grammar of one job, discovered from its own rendered prompts; never from a model's name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -93,20 +93,29 @@ class Grammar:
         return None
 
 
-def discover_grammar(vocabulary: Vocabulary) -> Grammar:
+def discover_grammar(vocabulary: Vocabulary, variants: Sequence[Mapping[str, Any]] = ()) -> Grammar:
     """Render probes with the job's exact template arguments and read the grammar off their tails.
+
+    Args:
+        vocabulary: the job's.
+        variants: further template arguments under which rows are rendered (`sampling.mix`), each laid over
+            the job's own: their tails belong to the grammar too.
 
     Raises:
         TokenizerError: when the probes do not render, or their tail is of no known family.
     """
-    tails = prompt_tails(vocabulary)
-    family = family_of(vocabulary, tails[0])
+    args = vocabulary.template_args
+    groups = [prompt_tails(vocabulary, {**args, **variant}) for variant in ({}, *variants)]
+    family = family_of(vocabulary, groups[0][0])
     symbols = symbol_table(vocabulary, family)
     blank = blank_table(vocabulary)
-    modes = [mode_of(vocabulary, family, symbols, blank, ids) for ids in tails]
-    if modes[0] in ("open", "closed"):  # a template that opens or closes reasoning asks no model to do it
-        modes = ["may" if mode == "must" else mode for mode in modes]
-    known = [Tail(ids, mode) for ids, mode in zip(tails, modes, strict=True)]
+    known: list[Tail] = []
+    for group in groups:
+        modes = [mode_of(vocabulary, family, symbols, blank, ids) for ids in group]
+        if modes[0] in ("open", "closed"):  # a template that opens or closes reasoning asks no model to do it
+            modes = ["may" if mode == "must" else mode for mode in modes]
+        new = [Tail(ids, mode) for ids, mode in zip(group, modes, strict=True)]
+        known += [tail for tail in new if not any(np.array_equal(tail.ids, old.ids) for old in known)]
     return Grammar(
         family=family.name,
         size=vocabulary.size,

@@ -87,7 +87,7 @@ def prove_control_ids(dialect: Dialect, control: Mapping[str, int]) -> None:
 
 
 def prove_one_start(dialect: Dialect, args: Mapping[str, Any], control: Mapping[str, int]) -> None:
-    """Check that a prompt does not start with the same control token twice (an added BOS on a template's own).
+    """Check that a prompt does not start with the same control token twice (an added BOS on the template's).
 
     Raises:
         TokenizerError: when it does.

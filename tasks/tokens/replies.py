@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from tasks.records import Completion, Verdict
+from tasks.tokens.calls import Call, read_calls
 from tasks.tokens.grammar import Grammar
 from tasks.tokens.vocabulary import Vocabulary
 
@@ -21,8 +22,15 @@ def answer_message(
     reasoning = _text(vocabulary, completion, verdict, "reasoning")
     if grammar.trim:
         reasoning = reasoning.strip("\n")
-        content = content.strip("\n") if reasoning or grammar.thinking else content
-    return {"role": "assistant", "content": content, "reasoning_content": reasoning}
+        content = content.strip("\n") if reasoning else content
+    message: dict[str, Any] = {"role": "assistant", "content": content, "reasoning_content": reasoning}
+    calls = answer_calls(vocabulary, completion, verdict)
+    return {**message, "tool_calls": [call.as_message() for call in calls]} if calls else message
+
+
+def answer_calls(vocabulary: Vocabulary, completion: Completion, verdict: Verdict) -> list[Call]:
+    """Return the tool calls of a completion, read from its tool segments."""
+    return read_calls(_text(vocabulary, completion, verdict, "tool_calls"))
 
 
 def _text(vocabulary: Vocabulary, completion: Completion, verdict: Verdict, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""What is seen of a whole batch at once, in a few array operations: where ids mean something, tails, echoes, loops."""
+"""What is seen of a whole batch at once: where ids mean something, tails, echoes, loops."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Walk:
         return not self._grammar.qualified
 
     def _qualify(self, at: int, symbol: Symbol) -> Symbol | None:
-        """Return what an id means in front of the ids that follow; None when the row ends before that is told."""
+        """Return what an id means in front of those that follow; None when the row ends before that tells."""
         id, size = int(self._output[at]), self._output.size
         for first, following, meaning in self._grammar.qualified:
             if first == id:
