@@ -17,6 +17,7 @@ from deployments.verbs.check import check
 from deployments.verbs.demo import demo
 from deployments.verbs.probe import probe
 from deployments.verbs.render import render
+from deployments.verbs.retry import retry
 from deployments.verbs.run import run
 from deployments.verbs.show import show
 from deployments.verbs.status import status
@@ -34,7 +35,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, status, show, probe, render, check, verify):
+for command in (demo, run, status, show, probe, render, check, retry, verify):
     cli.add_command(command)
 
 

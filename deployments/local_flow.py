@@ -7,6 +7,8 @@ server of its own for the time of the run.
 import asyncio
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -34,13 +36,32 @@ def quiet_prefect(console: Console) -> None:
 
 
 def run_generate(job: JobSpec, console: Console) -> Summary:
-    """Run `generate_dataset` here and return how it ended.
+    """Run `generate_dataset` here and return how it ended; raises as `run_flow`."""
+    quiet_prefect(console)
+    from flows.generate import generate_dataset
+
+    return run_flow(partial(generate_dataset, job), console)
+
+
+def run_retry(job: JobSpec, batches: list[int], rejected: list[str], console: Console) -> Summary:
+    """Run `retry_batches` here and return how it ended; raises as `run_flow`."""
+    quiet_prefect(console)
+    from flows.retry import retry_batches
+
+    return run_flow(partial(retry_batches, job, batches, rejected), console)
+
+
+def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
+    """Run a flow that makes batches, with a bar, and return how it ended.
+
+    Args:
+        flow: called with `return_state=True`.
+        console: for the bar and the lines beside it.
 
     Raises:
         RawseqError: the error that stopped the run.
         FlowFailedError: when the flow crashed for another reason.
     """
-    quiet_prefect(console)
     runs: list[Run] = []
 
     def opened(run: Run) -> None:
@@ -50,7 +71,7 @@ def run_generate(job: JobSpec, console: Console) -> Summary:
 
     OBSERVER.set(opened)
     with moving_bar(console, lambda: runs[0].progress if runs else None):
-        state = _run_flow(job)
+        state = _run(flow)
     summary = runs[0].summary if runs else None
     if summary is not None:
         return summary
@@ -60,16 +81,18 @@ def run_generate(job: JobSpec, console: Console) -> Summary:
     raise FlowFailedError(f"the flow run ended as {state.type.value}: {state.message}")
 
 
-def _run_flow(job: JobSpec) -> Any:
-    from flows.generate import generate_dataset
-
-    if sys.platform != "win32":
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_returned_state(generate_dataset, job))
-    return asyncio.run(_returned_state(generate_dataset, job))
+def _run(flow: Callable[..., Any]) -> Any:
+    with asyncio.Runner(loop_factory=_fast_loop) as runner:
+        return runner.run(_returned_state(flow))
 
 
-async def _returned_state(flow: Any, job: JobSpec) -> Any:
-    return await flow(job, return_state=True)
+def _fast_loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+async def _returned_state(flow: Callable[..., Any]) -> Any:
+    return await flow(return_state=True)

@@ -3,6 +3,7 @@
 Blocking functions; the steps run them on the run's own threads. Only `open_fleet` and `generate` await.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from tasks.storage.ledger import Batch, FileEntry, Receipt
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
 from tasks.storage.source import open_sources
 from tasks.tokens.check import check_rows
-from tasks.tokens.sampling import LengthLimits
+from tasks.tokens.sampling import LengthLimits, ResolvedSampling
 from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.verdicts import accepted_codes
 
@@ -39,11 +40,15 @@ class RenderedBatch:
         batch: its range and fingerprint.
         turns: its conversations: what follows a finished row.
         journal: its finished rows.
+        generation: of the receipt that it will get.
+        opened: set when dispatch has its rows: then it knows whether the window runs dry.
     """
 
     batch: Batch
     turns: BatchTurns
     journal: Journal
+    generation: int = 0
+    opened: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def close(self) -> None:
         """Flush and close the journal."""
@@ -78,6 +83,14 @@ def plan(run: Run) -> tuple[Batch, ...]:
     return tuple(pending)
 
 
+def open_plan(run: Run) -> None:
+    """Read the plan as it is, and the sources that it names; nothing is added."""
+    run.sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
+    run.plan = run.ledger.plan()
+    run.sources.know(run.plan.sources)
+    run.sources.seal = (run.spec.job_id, run.resolved_sha256)
+
+
 async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport, ...]:
     """Make every server of the job ready and proved; open the window of rows over them.
 
@@ -106,17 +119,32 @@ async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport
     return reports
 
 
-def render(run: Run, batch: Batch) -> RenderedBatch:
-    """Read the batch's records, open its journal and its conversations."""
+def render(
+    run: Run, batch: Batch, generation: int = 0, sampling: ResolvedSampling | None = None
+) -> RenderedBatch:
+    """Read the batch's records, open its journal and its conversations.
+
+    Args:
+        run: the current run.
+        batch: which.
+        generation: of the receipt that it will get; each has a journal of its own.
+        sampling: None: the job's.
+    """
     assert run.sources is not None
     assert run.limits is not None
     records = run.sources.read(batch)
     conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
     turns = BatchTurns(
-        conversations, run.vocabulary, run.grammar, run.sampling, run.limits, run.spec.model.control_tokens
+        conversations,
+        run.vocabulary,
+        run.grammar,
+        sampling or run.sampling,
+        run.limits,
+        run.spec.model.control_tokens,
     )
-    journal = Journal.open(run.journal_root / f"{batch.index:06d}", run.spec.job_id, batch, part=run.name)
-    return RenderedBatch(batch, turns, journal)
+    folder = f"{batch.index:06d}" + (f".g{generation}" if generation else "")
+    journal = Journal.open(run.journal_root / folder, run.spec.job_id, batch, part=run.name)
+    return RenderedBatch(batch, turns, journal, generation)
 
 
 async def generate(run: Run, rendered: RenderedBatch) -> int:
@@ -124,6 +152,7 @@ async def generate(run: Run, rendered: RenderedBatch) -> int:
     assert run.dispatch is not None
     resumed = len(rendered.journal.done)
     lane = await run.in_thread(BatchLane, rendered.journal, rendered.turns, run.progress)
+    rendered.opened.set()
     await run.dispatch.run(lane)
     await run.in_thread(rendered.journal.flush)
     return resumed
@@ -181,7 +210,7 @@ def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
     receipt = Receipt(
         job_id=run.spec.job_id,
         batch=batch.index,
-        generation=0,
+        generation=rendered.generation,
         start=batch.start,
         stop=batch.stop,
         fingerprint=batch.fingerprint,

@@ -25,10 +25,18 @@ def load_job(path: Path, settings: Sequence[str] = ()) -> JobSpec:
     Raises:
         JobError: when the file is missing, malformed or has wrong fields; names all wrong fields at once.
     """
-    data = _parse(path)
+    return build_job(with_settings(_parse(path), settings), str(path))
+
+
+def with_settings(data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return `data` changed by `path=value` settings, in place.
+
+    Raises:
+        JobError: a setting is no `path=value`, or leads through something that is no section.
+    """
     for setting in settings:
         _apply(data, setting)
-    return build_job(data, str(path))
+    return data
 
 
 def build_job(data: Mapping[str, Any], where: str) -> JobSpec:

@@ -21,11 +21,12 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.tasks import Task
 
-from tasks import batches
+from tasks import batches, retrying
 from tasks.batches import BatchFiles, RenderedBatch
 from tasks.errors import JobError, RawseqError
 from tasks.records import CheckedBatch
 from tasks.report import Summary, verdict_rows
+from tasks.retrying import Retry
 from tasks.run import current_run
 from tasks.serving.ensure import ServerReport
 from tasks.spec import StoreSpec
@@ -119,6 +120,29 @@ async def render_prompts(batch: Batch) -> RenderedBatch:
     run = current_run()
     rendered = await run.in_thread(batches.render, run, batch)
     run.progress.opened(batch.stop - batch.start, len(rendered.turns.row_ids))
+    return rendered
+
+
+@task(name="plan_retries", task_run_name="plan_retries", cache_policy=NO_CACHE, persist_result=False)
+async def plan_retries(numbers: Sequence[int], codes: Sequence[str]) -> tuple[Retry, ...]:
+    """Find the batches to make again: without a receipt, named, or with rejected rows of these codes."""
+    run = current_run()
+    retries = await run.in_thread(retrying.plan_retries, run, numbers, codes)
+    get_run_logger().info("%d batches again: %s", len(retries), ", ".join(r.name for r in retries[:20]))
+    return retries
+
+
+@task(
+    name="render_again",
+    task_run_name="render_again {retry.name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def render_again(retry: Retry) -> RenderedBatch:
+    """Open a batch again, with the rows that stay already in its journal."""
+    run = current_run()
+    rendered = await run.in_thread(retrying.render_again, run, retry)
+    run.progress.opened(retry.batch.stop - retry.batch.start, len(rendered.turns.row_ids))
     return rendered
 
 

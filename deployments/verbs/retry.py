@@ -1,0 +1,49 @@
+"""`rawseq retry STORE`: failed, named or rejected work again, as new receipt generations."""
+
+import click
+from rich.console import Console
+
+from deployments.job_record import job_of
+from deployments.store_argument import opened_store
+from deployments.verbs.run import report
+from tasks.errors import JobError
+from tasks.jobfile import build_job, with_settings
+
+
+@click.command()
+@click.argument("store")
+@click.option("--batches", metavar="3,7-9", help="Numbers of batches; all of them when left out.")
+@click.option("--rejected", multiple=True, metavar="CODE", help="Make rejected rows of this code again.")
+@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
+def retry(
+    store: str, batches: str | None, rejected: tuple[str, ...], settings: tuple[str, ...], as_json: bool
+) -> int:
+    """Make batches of STORE again: those without a receipt, named ones, or those with such rejected rows.
+
+    Accepted rows of a committed batch are copied verbatim; only the named rows are made.
+    """
+    from deployments.local_flow import run_retry
+
+    numbers = batch_numbers(batches) if batches is not None else []
+    with opened_store(store) as opened:
+        job = job_of(opened)
+    if settings:
+        job = build_job(with_settings(job.model_dump(), settings), "--set")
+    summary = run_retry(job, numbers, list(rejected), Console(stderr=True))
+    return report(summary, as_json)
+
+
+def batch_numbers(text: str) -> list[int]:
+    """Return the numbers of `3,7-9`, ascending.
+
+    Raises:
+        JobError: it is not a list of numbers and closed ranges.
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise JobError(f"--batches: expected numbers and ranges like 3,7-9, got {text!r}")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return sorted(numbers)

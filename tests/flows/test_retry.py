@@ -1,0 +1,76 @@
+"""Work again: rejected rows as a new receipt generation, accepted ones verbatim."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deployments.standin.launch import Standin, start_standin
+from tasks.storage.shard_reader import decode_shard
+from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
+
+
+def accepted(store: Path) -> dict[str, list[int]]:
+    """Return the accepted rows of the receipts that count."""
+    job, found = opened(store), {}
+    counting = {path.name.split(".")[0]: path for path in sorted(store.rglob("receipts/*.json"))}
+    for path in counting.values():
+        shard = json.loads(path.read_bytes())["shard"]
+        if shard is not None:
+            rows = decode_shard(job.get(shard["key"]))
+            found |= {name: rows.sequences.row(i).tolist() for i, name in enumerate(rows.row_ids)}
+    return found
+
+
+def test_rejected_rows_are_made_again(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """Cut rows that policy rejects are drawn anew in generation 1; every accepted row stays as it was."""
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 24),
+        tmp_path / "out",
+        sampling={"max_new_tokens": 40, "temperature": 1.0},
+        policy={"on_length": "reject", "accepted_floor": 0.0},
+    )
+    codes = ("cut_in_reasoning", "cut_in_content")
+    first = rawseq("run", str(job)).answer["rows"]["by_verdict"]
+    cut = sum(first.get(code, 0) for code in codes)
+    assert cut > 0, first
+    before = accepted(tmp_path / "out")
+    again = rawseq("retry", str(tmp_path / "out"), *(f"--rejected={code}" for code in codes))
+    assert again.status == 0, again.stderr
+    assert cut <= again.answer["generated_rows"] <= cut + first.get("unreached", 0)
+    after = accepted(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    assert len(after) > len(before)
+    assert again.answer["rows"]["total"] == sum(first.values())
+    assert list((tmp_path / "out").rglob("receipts/*.g1.json"))
+    nothing = rawseq("retry", str(tmp_path / "out"), "--rejected", "nan")
+    assert (nothing.status, nothing.answer["generated_rows"]) == (0, 0)
+    assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(["--batches", "7"], "within 0-0", id="batch-not-planned"),
+        pytest.param(["--batches", "x"], "3,7-9", id="batches-malformed"),
+        pytest.param(["--rejected", "nonsense"], "nonsense", id="code-unknown"),
+        pytest.param(["--rejected", "complete"], "accepted by this job's policy", id="code-accepted"),
+    ],
+)
+def test_what_cannot_be_made_again_is_named(
+    tmp_path: Path, rawseq: Rawseq, arguments: list[str], expected: str
+) -> None:
+    """Wrong batches and codes end with exit 2 before any server is asked."""
+    server = start_standin([], tmp_path / "log")
+    try:
+        job = write_job(
+            tmp_path / "job.yaml", server.url, write_prompts(tmp_path / "p.jsonl", 2), tmp_path / "out"
+        )
+        assert rawseq("run", str(job)).status == 0
+    finally:
+        server.end()
+    ran = rawseq("retry", str(tmp_path / "out"), *arguments)
+    assert ran.status == 2, ran.stderr
+    assert expected in ran.answer["error"]["message"]
