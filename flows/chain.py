@@ -2,30 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from tasks.batches import RenderedBatch
+from tasks.batches import Numbered, RenderedBatch
 from tasks.errors import OperatorError, RawseqError
 from tasks.report import Summary
 from tasks.run import current_run
 from tasks.steps import check_tokens, commit_batch, generate_tokens, upload_shard
-
-
-class Numbered(Protocol):
-    """A batch, or a batch again."""
-
-    @property
-    def index(self) -> int:
-        """Number of the batch in the job."""
-
-    @property
-    def name(self) -> str:
-        """For people: number, record range."""
-
 
 Unit = TypeVar("Unit", bound=Numbered)
 

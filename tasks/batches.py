@@ -4,18 +4,15 @@ Blocking functions; the steps run them on the run's own threads. Only `open_flee
 """
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 import numpy as np
-import orjson
 
 from tasks.lane import BatchLane
 from tasks.probing import api_key_of, probe_plan
 from tasks.records import CheckedBatch, Ragged
-from tasks.report import Summary, dataset_index
 from tasks.run import Run
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.ensure import ServerReport
@@ -23,8 +20,7 @@ from tasks.serving.fleet import Fleet
 from tasks.serving.settings import FleetSettings
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
-from tasks.storage.ledger import Batch, FileEntry, Receipt
-from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
+from tasks.storage.ledger import Batch
 from tasks.storage.source import open_sources
 from tasks.tokens.check import check_rows
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling
@@ -55,18 +51,16 @@ class RenderedBatch:
         self.journal.close()
 
 
-@attrs.frozen(slots=True)
-class BatchFiles:
-    """The uploaded files of one batch and its counts: what the receipt will say."""
+class Numbered(Protocol):
+    """A batch, or a batch again."""
 
-    shard: FileEntry | None
-    rejected: FileEntry | None
-    provenance: FileEntry
-    frequencies: FileEntry | None
-    by_verdict: dict[str, int]
-    accepted: int
-    prompt_tokens: int
-    output_tokens: int
+    @property
+    def index(self) -> int:
+        """Number of the batch in the job."""
+
+    @property
+    def name(self) -> str:
+        """For people: number, record range."""
 
 
 def plan(run: Run) -> tuple[Batch, ...]:
@@ -178,80 +172,3 @@ def check(run: Run, rendered: RenderedBatch) -> CheckedBatch:
         samples=turns.sample_numbers,
         metadata=turns.metadata,
     )
-
-
-def upload(run: Run, batch: Batch, checked: CheckedBatch) -> BatchFiles:
-    """Encode the batch's files and put each under the sha256 of its bytes."""
-    accepted = int(checked.accepted.sum())
-    put = run.ledger.put_file
-    prompt = int(checked.inputs.lengths[checked.accepted].sum())
-    output = int(checked.outputs.lengths[checked.accepted].sum())
-    refused = ~checked.accepted
-    lost = int((checked.inputs.lengths + checked.outputs.lengths)[refused].sum())
-    rows = len(checked)
-    return BatchFiles(
-        shard=put("shards", encode_shard(checked), accepted, prompt + output) if accepted else None,
-        rejected=put("rejected", encode_rejected(checked), rows - accepted, lost)
-        if accepted < rows
-        else None,
-        provenance=put("provenance", encode_provenance(checked), rows, prompt + output + lost),
-        frequencies=put("frequencies", encode_frequencies(checked), accepted, output) if accepted else None,
-        by_verdict=dict(sorted(Counter(str(verdict.code) for verdict in checked.verdicts).items())),
-        accepted=accepted,
-        prompt_tokens=prompt,
-        output_tokens=output,
-    )
-
-
-def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
-    """Write the batch's receipt if absent, then drop its journal; return the receipt that counts."""
-    total = sum(files.by_verdict.values())
-    batch = rendered.batch
-    receipt = Receipt(
-        job_id=run.spec.job_id,
-        batch=batch.index,
-        generation=rendered.generation,
-        start=batch.start,
-        stop=batch.stop,
-        fingerprint=batch.fingerprint,
-        shard=files.shard,
-        rejected=files.rejected,
-        provenance=files.provenance,
-        frequencies=files.frequencies,
-        rows={
-            "total": total,
-            "accepted": files.accepted,
-            "rejected": total - files.accepted,
-            "by_verdict": files.by_verdict,
-        },
-        tokens={"prompt": files.prompt_tokens, "output": files.output_tokens},
-        resolved_sha256=run.resolved_sha256,
-        template_sha256=run.resolved["tokenizer"]["template_sha256"],
-    )
-    winner = run.ledger.commit(receipt)
-    rendered.journal.remove()
-    return winner
-
-
-def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> Summary:
-    """Fold the receipts into totals and write `dataset.json`."""
-    assert run.plan is not None
-    receipts = run.ledger.receipts()
-    totals = run.ledger.fold(receipts)
-    summary = Summary(
-        job_id=run.spec.job_id,
-        store=run.store.uri,
-        batches_total=len(run.plan.batches),
-        batches_committed=len(receipts),
-        batches_skipped=len(run.plan.batches) - run.progress.batches,
-        failures=failures,
-        rows=totals.rows,
-        tokens=totals.tokens,
-        accepted_floor=run.spec.policy.accepted_floor,
-        generated_rows=run.progress.rows_finished,
-        generated_tokens=run.progress.tokens,
-        seconds=time.monotonic() - run.progress.started,
-    )
-    index = dataset_index(summary, [receipts[batch].as_json() for batch in sorted(receipts)])
-    run.store.put("dataset.json", orjson.dumps(index, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2))
-    return summary

@@ -21,8 +21,9 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.tasks import Task
 
-from tasks import batches, retrying
-from tasks.batches import BatchFiles, RenderedBatch
+from tasks import batches, committing, retrying
+from tasks.batches import RenderedBatch
+from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
 from tasks.records import CheckedBatch
 from tasks.report import Summary, verdict_rows
@@ -190,7 +191,7 @@ async def check_tokens(rendered: RenderedBatch) -> CheckedBatch:
 async def upload_shard(rendered: RenderedBatch, checked: CheckedBatch) -> BatchFiles:
     """Encode the batch's files and put each under the sha256 of its bytes."""
     run = current_run()
-    return await run.in_thread(batches.upload, run, rendered.batch, checked)
+    return await run.in_thread(committing.upload, run, checked)
 
 
 @task(
@@ -202,7 +203,7 @@ async def upload_shard(rendered: RenderedBatch, checked: CheckedBatch) -> BatchF
 async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
     """Write the receipt, last and only if absent; then drop the journal."""
     run = current_run()
-    receipt = await run.in_thread(batches.commit, run, rendered, files)
+    receipt = await run.in_thread(committing.commit, run, rendered, files)
     run.progress.committed(rendered.batch.stop - rendered.batch.start)
     get_run_logger().info("committed %d rows as %s", receipt.rows["total"], receipt.key)
 
@@ -211,7 +212,7 @@ async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
 async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
     """Write `dataset.json` from the receipts and show the closing tables."""
     run = current_run()
-    summary = await run.in_thread(batches.publish, run, tuple(failures))
+    summary = await run.in_thread(committing.publish, run, tuple(failures))
     run.summary = summary
     await _show_tables(summary)
     return summary

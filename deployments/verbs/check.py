@@ -10,7 +10,8 @@ from rich.console import Console
 from deployments.console import verdict_table
 from deployments.model_options import model_options, model_spec
 from tasks.records import Verdict
-from tasks.verdicts import accepted_codes
+from tasks.tokens.grammar import Grammar
+from tasks.verdicts import Code, accepted_codes
 
 SHOWN_REFUSALS = 20
 
@@ -40,13 +41,27 @@ def check(
     FILE is JSONL or Parquet with `prompt_ids` and `output_ids`, `input_ids` and `prompt_length`, or
     `input_ids` and `loss_mask`.
     """
-    from tasks.judging import judge_file
     from tasks.tokens.grammar import discover_grammar
     from tasks.tokens.vocabulary import load_vocabulary
 
     spec = model_spec(tokenizer, revision, trust_remote_code, template_args)
     grammar = discover_grammar(load_vocabulary(spec))
-    good = accepted_codes(accept, "keep")
+    counts, accepted = _judge(file, grammar, accepted_codes(accept, "keep"), as_json)
+    total = sum(counts.values())
+    summary = {"rows": total, "accepted": accepted, "rejected": total - accepted, "by_verdict": dict(counts)}
+    if as_json:
+        click.echo(json.dumps({"summary": summary}))
+    else:
+        console = Console()
+        console.print(verdict_table(counts))
+        console.print(f"{accepted} of {total} rows accepted", style="bold", highlight=False)
+    return 0 if accepted == total else 1
+
+
+def _judge(file: Path, grammar: Grammar, good: frozenset[Code], as_json: bool) -> tuple[Counter[str], int]:
+    """Print the rows' verdicts: all as JSON, else the first refused ones; return counts and accepted rows."""
+    from tasks.judging import judge_file
+
     counts: Counter[str] = Counter()
     accepted = 0
     console = Console()
@@ -59,14 +74,7 @@ def check(
         elif verdict.code not in good and sum(counts.values()) - accepted <= SHOWN_REFUSALS:
             text = f"{file}:{row.line}: {verdict.code} at {verdict.offset}: {verdict.detail}"
             console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
-    total = sum(counts.values())
-    summary = {"rows": total, "accepted": accepted, "rejected": total - accepted, "by_verdict": dict(counts)}
-    if as_json:
-        click.echo(json.dumps({"summary": summary}))
-    else:
-        console.print(verdict_table(counts))
-        console.print(f"{accepted} of {total} rows accepted", style="bold", highlight=False)
-    return 0 if accepted == total else 1
+    return counts, accepted
 
 
 def _described(row_id: str, line: int, verdict: Verdict) -> dict[str, object]:
