@@ -1,16 +1,12 @@
 """What the storage tests share: stores on a folder and on a real SeaweedFS, and small whole jobs."""
 
-import datetime
-import ipaddress
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from deployments.seaweed import Seaweed, start_seaweed
 from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict, as_ids
@@ -21,6 +17,9 @@ from tasks.storage.shard import encode_frequencies, encode_provenance, encode_re
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
 from tasks.verdicts import Code
+from tests.tasks.storage.ceph import BUCKET as CEPH_BUCKET
+from tests.tasks.storage.ceph import KEYS as CEPH_KEYS
+from tests.tasks.storage.certificates import write_certificate
 
 RESOLVED = {"tokenizer": {"size": 1000, "template_sha256": "template"}, "sampling": {"temperature": 0.7}}
 
@@ -28,28 +27,7 @@ RESOLVED = {"tokenizer": {"size": 1000, "template_sha256": "template"}, "samplin
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1 and its key, as PEM files."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "rawseq test")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(address, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    form = serialization.Encoding.PEM
-    (folder / "cert.pem").write_bytes(signed.public_bytes(form))
-    plain = serialization.NoEncryption()
-    (folder / "key.pem").write_bytes(key.private_bytes(form, serialization.PrivateFormat.PKCS8, plain))
-    return folder / "cert.pem", folder / "key.pem"
+    return write_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="session")
@@ -71,20 +49,38 @@ def s3_spec(seaweed: Seaweed, request: pytest.FixtureRequest) -> StoreSpec:
     )
 
 
-@pytest.fixture(params=["folder", "s3", "s3-https"])
+CEPH = ["ceph", "ceph-https"] if "RAWSEQ_CEPH_URL" in os.environ else []
+"""Lanes that `python -m tests.tasks.storage.ceph` adds."""
+
+
+@pytest.fixture(params=["folder", "s3", "s3-https", *CEPH])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     """An empty store of each kind."""
     if request.param == "folder":
         opened = open_store(StoreSpec(uri=str(tmp_path / "store")), "job")
     else:
-        server = request.getfixturevalue("seaweed")
-        spec, authority = request.getfixturevalue("s3_spec"), None
-        if request.param == "s3-https":
-            spec = spec.model_copy(update={"endpoint_url": server.endpoint_url})
-            authority = str(request.getfixturevalue("certificate")[0])
-        opened = open_store(spec, "job", server.credentials, ca_bundle=authority)
+        spec, keys, authority = s3_access(request, request.param)
+        opened = open_store(spec, "job", keys, ca_bundle=authority)
     yield opened
     opened.close()
+
+
+def s3_access(request: pytest.FixtureRequest, lane: str) -> tuple[StoreSpec, dict[str, str], str | None]:
+    """Return store section, keys and certificate authority of an S3 lane."""
+    prefix = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)
+    region = {"region": "us-east-1", "deadline_seconds": 20}
+    if lane.startswith("ceph"):
+        url = os.environ["RAWSEQ_CEPH_HTTPS_URL" if lane.endswith("https") else "RAWSEQ_CEPH_URL"]
+        spec = StoreSpec(uri=f"s3://{CEPH_BUCKET}/{prefix}", endpoint_url=url, **region)
+        return spec, CEPH_KEYS, os.environ["RAWSEQ_CEPH_CA"]
+    server: Seaweed = request.getfixturevalue("seaweed")
+    url = server.endpoint_url if lane.endswith("https") else server.http_url
+    authority = str(request.getfixturevalue("certificate")[0])
+    return (
+        StoreSpec(uri=f"s3://{server.bucket}/{prefix}", endpoint_url=url, **region),
+        server.credentials,
+        authority,
+    )
 
 
 def job_spec(folder: Path, *sources: str, **sections: Any) -> JobSpec:

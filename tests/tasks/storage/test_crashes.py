@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from deployments.seaweed import Seaweed
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
+from tasks.storage.s3_client import make_client
+from tasks.storage.s3_store import S3Store
 from tasks.storage.store import ObjectStore, find_job, open_store
 
 BATCH_ROWS = 4
@@ -56,10 +59,17 @@ def test_crash_at_every_file_call(tmp_path: Path, prompts: Callable[..., Path], 
     store = open_store(undisturbed.store, undisturbed.job_id)
     kit.run_job(store, undisturbed)
     expected = shards(store)
-    trials = crash_everywhere(tmp_path / "trials", path, when)
+    memory = Path("/dev/shm")  # a process's death, not the disk's: memory will do
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as trials_folder:
+        check_all(Path(trials_folder), path, when, expected, kit)
+
+
+def check_all(home: Path, path: str, when: str, expected: list[str], kit: Any) -> None:
+    """Crash everywhere over folder stores below `home`, and check every trial."""
+    trials = crash_everywhere(home, path, when)
     assert trials > 60
     for trial in range(trials):
-        folder = tmp_path / "trials" / f"trial-{trial}"
+        folder = home / f"trial-{trial}"
         check_trial(find_job(StoreSpec(uri=str(folder / "store"))), folder, expected, 8, kit)
 
 
@@ -76,10 +86,9 @@ def test_crash_at_every_request(
     env = seaweed.environment()
     trials = crash_everywhere(tmp_path / "trials", path, when, seaweed.http_url, seaweed.bucket, env=env)
     assert trials > 20
+    spec = StoreSpec(uri=f"s3://{seaweed.bucket}", endpoint_url=seaweed.http_url, region="us-east-1")
+    client = make_client(spec, seaweed.credentials, None)
     for trial in range(trials):
-        spec = StoreSpec(
-            uri=f"s3://{seaweed.bucket}/{when}-{trial}", endpoint_url=seaweed.http_url, region="us-east-1"
-        )
-        found = find_job(spec, credentials=seaweed.credentials)
+        found = S3Store(client, seaweed.bucket, f"{when}-{trial}/{undisturbed.job_id}", 20.0)
         check_trial(found, tmp_path / "trials" / f"trial-{trial}", expected, 4, kit)
-        found.close()
+    client.close()

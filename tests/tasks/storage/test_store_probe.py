@@ -12,6 +12,7 @@ from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
 from tasks.storage.s3_store import S3Store
 from tasks.storage.store_probe import prepare_store
+from tests.tasks.storage.conftest import CEPH, s3_access
 from tests.tasks.storage.fault_proxy import Fault, FaultProxy
 
 
@@ -50,6 +51,18 @@ def test_seaweed_over_https(seaweed: Seaweed, s3_spec: StoreSpec, certificate: t
         "read_back": False,
     }
     assert probe.usable
+    store.close()
+
+
+@pytest.mark.parametrize("lane", CEPH or ["none"])
+def test_ceph(request: pytest.FixtureRequest, lane: str) -> None:
+    """RGW 16.2 takes default checksums over http, refuses trailers over TLS, and honours conditional puts."""
+    if lane == "none":
+        return  # python -m tests.tasks.storage.ceph turns it on
+    spec, keys, authority = s3_access(request, lane)
+    store, probe = prepare_store(spec, "job", keys, ca_bundle=authority)
+    checksums = "when_required" if lane.endswith("https") else "when_supported"
+    assert probe.as_json()["modes"] == {"checksums": checksums, "commit": "conditional", "read_back": False}
     store.close()
 
 
