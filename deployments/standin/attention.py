@@ -5,6 +5,8 @@ block beyond a row's own length contributes exact zeros. So the bits of a row de
 never on how long its neighbours are.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,18 @@ from deployments.standin.weights import Float, Shape
 Index = npt.NDArray[np.intp]
 
 BLOCK = 64  # keys per product
+
+
+COPY_COST = 3  # reading scattered slots costs this many times as much as reading them in place
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Rows that attend to equally many blocks: which of the batch, in which cache slots, seeing what."""
+
+    rows: slice | Index
+    slots: slice | Index
+    mask: Float  # of `unseen`, one line for all query heads of a row
 
 
 class Cache:
@@ -30,6 +44,30 @@ class Cache:
         block, within = positions // BLOCK, positions % BLOCK
         self.keys[layer, slots, :, block, within] = keys
         self.values[layer, slots, :, block, within] = values
+
+    def read(self, layer: int, view: View) -> tuple[Float, Float]:
+        """Keys and values float32[batch, key_heads, blocks, BLOCK, head] of a view."""
+        blocks = view.mask.shape[2]
+        return self.keys[layer, view.slots, :, :blocks], self.values[layer, view.slots, :, :blocks]
+
+
+def views(positions: Index, first: int) -> list[View]:
+    """Group rows by length: positions int[rows] (-1: idle), row i lies in slot first + i.
+
+    Usually all rows share one view. Where a few long rows would slow down many short or idle ones, rows share a
+    view up to the next power of two of their block counts. How rows are grouped changes no bit of theirs.
+    """
+    needed = positions // BLOCK + 1  # 0 for an idle row
+    classes = 2 ** np.ceil(np.log2(np.maximum(needed, 1))).astype(np.intp)
+    if COPY_COST * classes[needed > 0].sum() >= len(needed) * needed.max():
+        mask = unseen(np.maximum(positions[:, None] + 1, 1), int(needed.max()))
+        return [View(slice(None), slice(first, first + len(positions)), mask)]
+    found = []
+    for blocks in np.unique(classes[needed > 0]):
+        rows = np.flatnonzero((classes == blocks) & (needed > 0))
+        mask = unseen(positions[rows, None] + 1, int(needed[rows].max()))
+        found.append(View(rows, first + rows, mask))
+    return found
 
 
 def unseen(lengths: Index, blocks: int) -> Float:

@@ -7,7 +7,7 @@ rows, one per slot of a group, and a prompt is cut into pieces of LONG and ROWS 
 import numpy as np
 import numpy.typing as npt
 
-from deployments.standin.attention import BLOCK, Cache, attend, unseen
+from deployments.standin.attention import BLOCK, Cache, View, attend, unseen, views
 from deployments.standin.weights import Float, Layer, Weights
 
 Index = npt.NDArray[np.intp]
@@ -45,12 +45,9 @@ class Network:
 
         Returns hidden float32[ROWS, hidden]; idle rows are meaningless.
         """
-        blocks = int(positions.max()) // BLOCK + 1
-        mask = unseen(np.maximum(positions + 1, 1)[:, None], blocks)
         places = np.where(positions < 0, self.context, positions)
         first = group * ROWS
-        slots = first + np.arange(ROWS)
-        return self._forward(tokens, slots, places, slice(first, first + ROWS), mask)
+        return self._forward(tokens, first + np.arange(ROWS), places, views(positions, first))
 
     def prefill(self, slot: int, context: Index, start: int) -> Float:
         """The next piece of a context from position `start`: LONG rows while many are left, then ROWS.
@@ -63,27 +60,28 @@ class Network:
         padded[: len(piece)] = piece
         positions = np.minimum(start + np.arange(rows), self.context)
         mask = unseen(np.tile(positions + 1, self.weights.shape.group)[None], int(positions[-1]) // BLOCK + 1)
-        slots = np.full(rows, slot)
-        return self._forward(padded, slots, positions, slice(slot, slot + 1), mask)[: len(piece)]
+        view = View(slice(0, 1), slice(slot, slot + 1), mask)
+        return self._forward(padded, np.full(rows, slot), positions, [view])[: len(piece)]
 
     def logits(self, hidden: Float) -> Float:
         """float32[ROWS, vocabulary] of hidden float32[ROWS, hidden]."""
         weights = self.weights
         return normalised(hidden, weights.norm, weights.shape.epsilon) @ weights.unembedding
 
-    def _forward(self, tokens: Index, slots: Index, positions: Index, seen: slice, mask: Float) -> Float:
-        """All blocks; `seen` are the cache slots attended to, one (prefill) or a group (decode)."""
+    def _forward(self, tokens: Index, slots: Index, positions: Index, seen: list[View]) -> Float:
+        """All blocks: rows of (token, slot, position), and what they attend to."""
         x: Float = self.weights.embedding[tokens]
         cos, sin = self._cos[positions, None], self._sin[positions, None]
-        blocks, epsilon = mask.shape[2], self.weights.shape.epsilon
+        epsilon = self.weights.shape.epsilon
         for index, layer in enumerate(self.weights.layers):
             h = normalised(x, layer.attention_norm, epsilon)
             queries, keys, values = self._heads(layer, h, cos, sin)
             self.cache.write(index, slots, positions, keys, values)
-            cached_keys = self.cache.keys[index, seen, :, :blocks]
-            cached_values = self.cache.values[index, seen, :, :blocks]
-            mixed = attend(self._grouped(queries, seen), cached_keys, cached_values, mask)
-            x = x + self._flat(mixed, seen) @ layer.output
+            grouped = self._grouped(queries, len(x) if slots[0] == slots[-1] else 1)
+            mixed = np.zeros_like(grouped)
+            for view in seen:
+                mixed[view.rows] = attend(grouped[view.rows], *self.cache.read(index, view), view.mask)
+            x = x + self._flat(mixed) @ layer.output
             x += _feed_forward(layer, normalised(x, layer.feed_norm, epsilon))
         return x
 
@@ -99,20 +97,18 @@ class Network:
         queries *= np.float32(shape.head**-0.5)
         return queries, _rotated(keys, cos, sin), joined[:, shape.heads + shape.key_heads :]
 
-    def _grouped(self, queries: Float, seen: slice) -> Float:
-        """Queries as [batch, key_heads, rows, head]: query heads, or heads x positions of a piece."""
+    def _grouped(self, queries: Float, piece: int) -> Float:
+        """Queries as float32[batch, key_heads, group * piece, head]: of many slots, or of a piece."""
         shape = self.weights.shape
-        split = queries.reshape(len(queries), shape.key_heads, shape.group, shape.head)
-        if seen.stop - seen.start > 1:
-            return split
-        return np.ascontiguousarray(split.transpose(1, 2, 0, 3)).reshape(1, shape.key_heads, -1, shape.head)
+        split = queries.reshape(-1, piece, shape.key_heads, shape.group, shape.head)
+        joined = np.ascontiguousarray(split.transpose(0, 2, 3, 1, 4))
+        return joined.reshape(len(split), shape.key_heads, shape.group * piece, shape.head)
 
-    def _flat(self, mixed: Float, seen: slice) -> Float:
-        """The inverse of `_grouped`: float32[rows, heads * head]."""
+    def _flat(self, mixed: Float) -> Float:
+        """The inverse of `_grouped`: float32[batch * piece, heads * head]."""
         shape = self.weights.shape
-        if seen.stop - seen.start == 1:
-            mixed = mixed.reshape(shape.key_heads, shape.group, -1, shape.head).transpose(2, 0, 1, 3)
-        return np.ascontiguousarray(mixed).reshape(-1, shape.heads * shape.head)
+        split = mixed.reshape(len(mixed), shape.key_heads, shape.group, -1, shape.head)
+        return np.ascontiguousarray(split.transpose(0, 3, 1, 2, 4)).reshape(-1, shape.heads * shape.head)
 
 
 def _rotated(x: Float, cos: Float, sin: Float) -> Float:

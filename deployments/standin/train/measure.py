@@ -66,7 +66,8 @@ async def answers(
     """(output ids of every prompt, seconds for all of them)."""
     gate, start = asyncio.Semaphore(64), time.monotonic()
     async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=None)) as session:
-        outputs = await asyncio.gather(*(_ask(session, gate, prompt, sampling) for prompt in prompts))
+        bodies = ({"input_ids": prompt, "sampling_params": sampling} for prompt in prompts)
+        outputs = await asyncio.gather(*(_ask(session, gate, body) for body in bodies))
     return list(outputs), time.monotonic() - start
 
 
