@@ -23,12 +23,16 @@ class Gaze:
         stamp: the scheduler's snapshot times when it was last seen to move.
         stamp_at: when that was, our monotonic seconds (so no clock jump counts).
         quiet_since: since when the server knows of no work although we have rows there; None if it does.
+        quiet_stamp: the snapshot of that moment: only a later one shows that it still knows of none.
+        adapted: the snapshot that the window was last adapted to.
         silent: failed looks in a row.
     """
 
     stamp: tuple[float, ...] = ()
     stamp_at: float = 0.0
     quiet_since: float | None = None
+    quiet_stamp: tuple[float, ...] = ()
+    adapted: tuple[float, ...] = ()
     silent: int = 0
 
     def look(self, loads: Loads, in_flight: int, now: float) -> None:
@@ -37,10 +41,22 @@ class Gaze:
         ticks = loads.stamp != self.stamp or not any(loads.stamp)  # before 0.5.9 there is no stamp to look at
         if loads.running + loads.waiting == 0 or (ticks and loads.running > 0):
             self.stamp, self.stamp_at = loads.stamp, now
-        if in_flight and loads.running + loads.waiting == 0:
-            self.quiet_since = self.quiet_since or now
-        else:
+        if not in_flight or loads.running + loads.waiting:
             self.quiet_since = None
+        elif self.quiet_since is None:
+            self.quiet_since, self.quiet_stamp = now, loads.stamp
+
+    def is_new(self, loads: Loads) -> bool:
+        """Whether the window was not adapted to this snapshot yet: SGLang renews it every few dozen steps."""
+        new = loads.stamp != self.adapted or not any(loads.stamp)
+        self.adapted = loads.stamp
+        return new
+
+    def quiet_seconds(self, loads: Loads, now: float) -> float:
+        """Return for how long the server has known of none of our rows, as far as fresh snapshots show."""
+        if self.quiet_since is None or loads.stamp == self.quiet_stamp:
+            return 0.0
+        return now - self.quiet_since
 
 
 async def watch_server(server: Server, fleet: "Fleet") -> None:
@@ -66,8 +82,9 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
             still = now - gaze.stamp_at
             told = f"{loads.running} rows running, {loads.waiting} waiting"
             return fleet.evict(server, f"its scheduler stands still for {still:.0f} s with {told}")
-        _drop_lost(server, gaze, now)
-        _adapt(server, fleet, loads)
+        _drop_lost(server, gaze.quiet_seconds(loads, now), now)
+        if gaze.is_new(loads):
+            _adapt(server, fleet, loads)
 
 
 def _drop_overdue(server: Server) -> None:
@@ -75,13 +92,13 @@ def _drop_overdue(server: Server) -> None:
         flight.drop("no reply within three times what its cap explains")
 
 
-def _drop_lost(server: Server, gaze: Gaze, now: float) -> None:
+def _drop_lost(server: Server, quiet_seconds: float, now: float) -> None:
     limit = server.patience.lost_seconds
-    if gaze.quiet_since is None or now - gaze.quiet_since < limit:
+    if quiet_seconds < limit:
         return
     for flight in list(server.flights.values()):
         if now - flight.started > limit:
-            flight.drop(f"the server knows of no work for {now - gaze.quiet_since:.0f} s: the reply is lost")
+            flight.drop(f"the server knows of no work for {quiet_seconds:.0f} s: the reply is lost")
 
 
 def _adapt(server: Server, fleet: "Fleet", loads: Loads) -> None:
