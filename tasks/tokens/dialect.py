@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import attrs
@@ -61,13 +62,16 @@ class Dialect:
 
     def encode(self, text: str) -> list[int]:
         """Encode rendered text: control tokens become their ids, nothing is added."""
-        if _takes_allow_special(self.tokenizer):
+        if takes_allow_special(type(self.tokenizer)):
             return list(self.tokenizer.encode(text))
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def _takes_allow_special(tokenizer: Any) -> bool:
-    return "allow_special_tokens" in inspect.signature(tokenizer.encode).parameters
+@cache
+def takes_allow_special(tokenizer_class: Hashable) -> bool:
+    """Return whether it is Kimi's kind of tokenizer: its `encode` has a switch of its own, and a fast path."""
+    encode = getattr(tokenizer_class, "encode", None)
+    return encode is not None and "allow_special_tokens" in inspect.signature(encode).parameters
 
 
 def discover_dialect(tokenizer: Any, args: Mapping[str, Any], encoder: Callable[..., str] | None) -> Dialect:

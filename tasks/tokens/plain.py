@@ -1,12 +1,12 @@
 """Text to ids with no control token known: what a spelling of `<|im_end|>` becomes when it is only text."""
 
-import inspect
 import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from tasks.errors import RowError
+from tasks.tokens.dialect import takes_allow_special
 from tasks.tokens.vocabulary import Vocabulary
 from tasks.verdicts import Code
 
@@ -29,7 +29,7 @@ def encode_plain(vocabulary: Vocabulary, text: str) -> list[int]:
 @lru_cache(maxsize=16)
 def _encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]] | None:
     tokenizer = vocabulary.tokenizer
-    if "allow_special_tokens" in inspect.signature(tokenizer.encode).parameters:
+    if takes_allow_special(type(tokenizer)):
         return lambda text: list(tokenizer.encode(text, allow_special_tokens=False))
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return _without_added_tokens(backend) if backend is not None else None

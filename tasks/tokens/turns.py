@@ -105,7 +105,7 @@ class BatchTurns:
         """Return what is kept of a reply: the row, all its rounds merged, or the request of its next round.
 
         A row is continued when it was cut by length and is intact, while rounds and room are left (policy
-        `on_length: continue`). Rounds are held in memory only: a crash costs them, like all that is in flight.
+        `on_length: continue`). Rounds are held in memory only: a crash costs them, as all that is in flight.
         """
         before = self._partial.pop(completion.row_id, None)
         if before is not None:

@@ -128,7 +128,7 @@ def swap_controls(row: Row) -> Completion | None:
 
 
 def strip_opener(row: Row) -> Completion | None:
-    """The opener that the model had to emit is gone, or the one that the template gave is not in the prompt."""
+    """The opener that the model had to emit is gone, or the template's is not in the prompt."""
     at = row.at(Symbol.OPEN)
     if at:
         return row.arrived(_without(row.output, at[0]))

@@ -3,13 +3,14 @@
 The checker is told of each row three times:
 - `served`: as in a job: both id lists, finish reason, matched stop, the server's counts of prompt and output;
 - `uncounted`: the same without the counts, so that the grammar stands alone;
-- `ids`: as `rawseq check` has other people's data: both id lists only. A row that ends with an end id stopped,
-  any other was cut by length.
+- `ids`: as `rawseq check` has other people's data: both id lists only. A row that ends with an end id
+  stopped, any other was cut by length.
 Detected means that the default policy (canonical rows, and cut rows marked) does not accept the row.
 """
 
 import random
 from collections.abc import Callable
+
 import attrs
 import pytest
 

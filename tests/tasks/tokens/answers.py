@@ -39,7 +39,8 @@ FORMS = {
     "deepseek": Form(
         "<think>",
         "</think>",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{"x": 1}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         "<｜end▁of▁sentence｜>",
     ),
     "deepseek-dsml": Form(
@@ -65,13 +66,15 @@ FORMS = {
     "minimax-m2": Form(
         "<think>\n",
         "\n</think>\n\n",
-        '<minimax:tool_call>\n<invoke name="look">\n<parameter name="x">1</parameter>\n</invoke>\n</minimax:tool_call>',
+        '<minimax:tool_call>\n<invoke name="look">\n<parameter name="x">1</parameter>\n</invoke>\n'
+        "</minimax:tool_call>",
         "[e~[",
     ),
     "minimax-m3": Form(
         "<mm:think>",
         "</mm:think>",
-        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="look">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>',
+        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="look">]<]minimax[>[</invoke>\n'
+        "]<]minimax[>[</tool_call>",
         "[e~[",
     ),
     "gpt-oss": Form(

@@ -131,11 +131,22 @@ def shared_kimi_folder(root: Path) -> Path:
     return kimi_folder(root, ranks, table["pre_tokenizer_pattern"], controls, table["vocab_size"])
 
 
-KIMI_CONTROLS = (
-    "[BOS] [EOS] <|im_end|> <|im_user|> <|im_assistant|> <|im_system|> <|tool_calls_section_begin|> "
-    "<|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|> "
-    "<|im_middle|> <think> </think>"
-).split()
+KIMI_CONTROLS = [
+    "[BOS]",
+    "[EOS]",
+    "<|im_end|>",
+    "<|im_user|>",
+    "<|im_assistant|>",
+    "<|im_system|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|im_middle|>",
+    "<think>",
+    "</think>",
+]
 
 
 def tiny_kimi_folder(root: Path) -> Path:

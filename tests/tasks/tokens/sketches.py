@@ -1,6 +1,6 @@
 """Families whose tokenizer no package holds: our own short templates on a vocabulary of bytes.
 
-Control tokens have the genuine texts, prompts end as the genuine ones do; ids and wording are ours. What these
+Control tokens have the genuine texts, prompts end as the genuine ones do; ids and wording are ours. What they
 prove is the grammar, not the ids: tests label them `sketch`.
 """
 
@@ -48,15 +48,19 @@ class Sketch:
         return text.replace("STOP", repr(self.stop)).replace("REASON", self.reason).replace("TAIL", self.tail)
 
 
-_KIMI = "[BOS] [EOS] <|im_end|> <|im_user|> <|im_assistant|> <|im_system|> <|im_middle|>".split()
-_KIMI_TOOLS = (
-    "<|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> "
-    "<|tool_call_argument_begin|> <|tool_call_end|>"
-).split()
+_KIMI = ["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"]
+_KIMI_TOOLS = [
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+]
 _THINK = ["<think>", "</think>"]
-_CHATML = "<|endoftext|> <|im_start|> <|im_end|> <tool_call> </tool_call>".split()
+_CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"]
 _HISTORY = "('<think></think>' if m.role == 'assistant' else '')"
-_OFF = "{%- if enable_thinking is defined and not enable_thinking -%}{{- OFF -}}{%- else -%}{{- ON -}}{%- endif -%}"
+_IS_OFF = "{%- if enable_thinking is defined and not enable_thinking -%}"
+_OFF = _IS_OFF + "{{- OFF -}}{%- else -%}{{- ON -}}{%- endif -%}"
 
 
 def _kimi(*controls: str, reason: str = "''") -> Sketch:
@@ -122,21 +126,47 @@ SKETCHES = {
     "deepseek-v3.2": _deepseek(_OFF.replace("OFF", "'</think>'").replace("ON", "'<think>'")),
     "glm-4.5": Sketch(
         controls=(
-            *"<|endoftext|> [gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|>".split(),
-            *"<think> </think> <tool_call> </tool_call> <arg_key> </arg_key> <arg_value> </arg_value>".split(),
+            *[
+                "<|endoftext|>",
+                "[gMASK]",
+                "<sop>",
+                "<|system|>",
+                "<|user|>",
+                "<|assistant|>",
+                "<|observation|>",
+            ],
+            *[
+                "<think>",
+                "</think>",
+                "<tool_call>",
+                "</tool_call>",
+                "<arg_key>",
+                "</arg_key>",
+                "<arg_value>",
+                "</arg_value>",
+            ],
         ),
         ends=("<|endoftext|>", "<|user|>", "<|observation|>"),
         start="<|assistant|>",
         middle="",
         stop="",
         reason="('\\n<think></think>' if m.role == 'assistant' else '')",
-        tail="{%- if enable_thinking is defined and not enable_thinking -%}{{- '\\n<think></think>' -}}{%- endif -%}",
+        tail=_IS_OFF + "{{- '\\n<think></think>' -}}{%- endif -%}",
         switch=("enable_thinking", True, False),
     ),
     "gpt-oss": Sketch(
         controls=tuple(
-            "<|startoftext|> <|endoftext|> <|return|> <|constrain|> <|channel|> <|start|> <|end|> <|message|> "
-            "<|call|>".split()
+            [
+                "<|startoftext|>",
+                "<|endoftext|>",
+                "<|return|>",
+                "<|constrain|>",
+                "<|channel|>",
+                "<|start|>",
+                "<|end|>",
+                "<|message|>",
+                "<|call|>",
+            ]
         ),
         ends=("<|return|>", "<|endoftext|>", "<|call|>"),
         start="<|start|>",
@@ -145,8 +175,15 @@ SKETCHES = {
     ),
     "llama-3.1": Sketch(
         controls=tuple(
-            "<|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eom_id|> <|eot_id|> "
-            "<|python_tag|>".split()
+            [
+                "<|begin_of_text|>",
+                "<|end_of_text|>",
+                "<|start_header_id|>",
+                "<|end_header_id|>",
+                "<|eom_id|>",
+                "<|eot_id|>",
+                "<|python_tag|>",
+            ]
         ),
         ends=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
         start="<|start_header_id|>",
@@ -155,7 +192,17 @@ SKETCHES = {
     ),
     "magistral": Sketch(
         controls=tuple(
-            "<s> </s> [INST] [/INST] [SYSTEM_PROMPT] [THINK] [/THINK] [TOOL_CALLS] [ARGS]".split()
+            [
+                "<s>",
+                "</s>",
+                "[INST]",
+                "[/INST]",
+                "[SYSTEM_PROMPT]",
+                "[THINK]",
+                "[/THINK]",
+                "[TOOL_CALLS]",
+                "[ARGS]",
+            ]
         ),
         ends=("</s>",),
         start="[INST]",
@@ -173,7 +220,8 @@ _OWN_TEMPLATES = {
     ),
     "magistral": (
         "{{- '<s>' -}}{%- for m in messages -%}"
-        "{{- m.content + '</s>' if m.role == 'assistant' else '[INST]' + m.content + '[/INST]' -}}{%- endfor -%}"
+        "{{- m.content + '</s>' if m.role == 'assistant' else '[INST]' + m.content + '[/INST]' -}}"
+        "{%- endfor -%}"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""A row cut by length goes on from its ids, and is stored as one sequence that the checker holds to all counts."""
+"""A row cut by length goes on from its ids, and is one sequence that the checker holds to all counts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every listed family: its grammar is discovered from its tail, and correct answers are told from wrong ones."""
+"""Every listed family: its grammar is discovered from its tail, and correct answers are complete."""
 
 from collections.abc import Collection
 from typing import Any
@@ -44,7 +44,7 @@ EXPECTED = {
     "llama-3.1": ("llama-3", "never", None),
     "magistral": ("mistral", "may", None),
 }
-"""Family, and the mode of its tail with reasoning on and off (None: no switch). From the models' own templates."""
+"""Family, and the mode of its tail with reasoning on and off (None: no switch), by the models' templates."""
 
 
 def every(off: Collection[str] = tuple(EXPECTED)) -> list[Any]:
@@ -117,7 +117,7 @@ def _has_call_tokens(vocabulary: Vocabulary, call: str) -> bool:
 
 @pytest.mark.parametrize(("name", "thinking"), every())
 def test_a_cut_says_where(name: str, thinking: bool, load: Load) -> None:
-    """Any cut of a correct answer by length is intact and named by where it fell, at every single position."""
+    """Any cut of a correct answer by length is intact and named by where it fell, at every position."""
     vocabulary, grammar = load(name, thinking)
     whole = vocabulary.dialect.encode(answer(grammar))
     prompt = question(vocabulary)

@@ -1,4 +1,4 @@
-"""A tokenizer that is not the one that the job means is refused at the door, with what was expected and came."""
+"""A tokenizer that is not the one that the job means is refused, with what was expected and what came."""
 
 import json
 import shutil
@@ -146,7 +146,7 @@ def test_no_chat_template_is_refused(model_folder: Folder, tmp_path: Path) -> No
 
 def test_a_missing_folder_is_named() -> None:
     """A local path that is not there is not looked up on the network."""
-    with pytest.raises(TokenizerError, match="no folder ./nowhere"):
+    with pytest.raises(TokenizerError, match=r"no folder \./nowhere"):
         load_vocabulary(ModelSpec(tokenizer="./nowhere"))
 
 

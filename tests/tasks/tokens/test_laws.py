@@ -61,7 +61,7 @@ def test_the_checker_is_total_and_its_segments_tile(family: str, load: Load, dra
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_a_batch_is_its_rows_in_order(family: str, load: Load, draw: st.DataObject) -> None:
-    """Neither neighbours nor order change a verdict: a batch's verdicts are its rows' verdicts, concatenated."""
+    """Neither neighbours nor order change a verdict: a batch's verdicts are its rows', concatenated."""
     vocabulary, grammar = load(family, True)
     rows = [completion(grammar, draw, vocabulary, i) for i in range(draw.draw(st.integers(0, 8)))]
     inputs = Ragged.from_rows([row.input_ids for row in rows])

@@ -62,7 +62,7 @@ def test_reasoning_reaches_the_template_under_any_name(family: str, field: str, 
 
 @pytest.mark.parametrize("family", EVERY)
 def test_inline_reasoning_moves_to_its_field(family: str, load: Load) -> None:
-    """A kept answer with `<think>…</think>` in its text renders as one with a reasoning field, without injection."""
+    """A kept answer with `<think>…</think>` in its text renders as one with a reasoning field."""
     vocabulary, _ = load(family, True)
     question, more = {"role": "user", "content": "A prime?"}, {"role": "user", "content": "Next?"}
     inline = {"role": "assistant", "content": "<think>\nSeven is one.\n</think>\n\n7"}
@@ -114,7 +114,7 @@ def test_what_is_no_text_is_a_bad_record(message: dict[str, object], expected: s
 
 @pytest.mark.parametrize("family", [name for name in GENUINE if name != "deepseek-v4"])
 def test_render_equals_the_tokenizers_own_template_call(family: str, load: Load) -> None:
-    """Our ids are those of `apply_chat_template(tokenize=True, return_dict=False, add_generation_prompt=True)`."""
+    """Our ids are those of `apply_chat_template(tokenize=True)` with a generation prompt."""
     vocabulary, _ = load(family, True)
     messages = [
         {"role": "system", "content": "Be brief."},

@@ -1,7 +1,6 @@
 """Conversations in token space: which rows a record gives, and what follows what."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -117,7 +116,7 @@ def test_rows_of_a_record(turns: str, rows: list[str], load: Load) -> None:
     "family", ["stand-in", "kimi-tiny", "qwen3", "glm-4.7-flash", "deepseek-v3.1", "gpt-oss"]
 )
 def test_the_next_turn_stands_on_what_the_model_said(family: str, load: Load) -> None:
-    """The recorded answer is gone, the model's own is in its place, its reasoning where the family leaves it."""
+    """The recorded answer is gone, the model's own is in its place, reasoning where the family leaves it."""
     vocabulary, grammar = load(family, True)
     made = batch(vocabulary, grammar, Record((user("First?"), said("RECORDED"), user("Second?"))))
     requests, unsent = made.open({})
@@ -223,11 +222,14 @@ TOOL_LOOP = (
     said("RECORDED"),
     user("Thanks?"),
 )
-ONE_CALL = '<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|><|tool_calls_section_end|>'
+ONE_CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>"
+    '{"x": 1}<|tool_call_end|><|tool_calls_section_end|>'
+)
 
 
 def test_a_tool_loop_splices_the_recorded_result(load: Load) -> None:
-    """Behind a regenerated call that fits, the recorded result follows, and the prompt extends the turn before."""
+    """Behind a regenerated call that fits, the recorded result follows; the prompt extends the turn before."""
     vocabulary, grammar = load("kimi-tiny", True)
     made = batch(vocabulary, grammar, Record(TOOL_LOOP))
     assert len(made.row_ids) == 3

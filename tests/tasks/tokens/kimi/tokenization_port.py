@@ -1,7 +1,7 @@
 """Our own small port of Kimi's tokenizer class on tiktoken, as remote code of a test folder.
 
-It has what matters to rawseq: its encode makes ids of every control token's text unless told otherwise, and it
-is a slow class without a tokenizer.json. It is no copy of Moonshot AI's file.
+It has what matters to rawseq: its encode makes ids of every control token's text unless told otherwise, and
+it is a slow class without a tokenizer.json. It is no copy of Moonshot AI's file.
 """
 
 import base64
