@@ -1,6 +1,6 @@
 """The README's outputs are what the commands print. `python tests/test_readme.py` writes them anew.
 
-A console block is `$ command` and its output. Numbers, ids, addresses and table borders may differ between runs;
+A console block is `$ command` and its output. Numbers, ids, addresses and borders may differ between runs;
 words may not.
 """
 
