@@ -2,8 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -29,6 +28,8 @@ class Dialect:
         encoder: renders messages where the model has a Python encoder instead of a template.
         reasoning_fields: message fields from which the template reads reasoning.
         arguments: whether tool arguments are handed over as JSON text or as a mapping.
+        has_switch: whether it is Kimi's kind of tokenizer: `encode` takes `allow_special_tokens`, and is a
+            fast path only without other arguments.
     """
 
     tokenizer: Any
@@ -36,6 +37,7 @@ class Dialect:
     encoder: Callable[..., str] | None = None
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
     arguments: Literal["text", "mapping"] = "text"
+    has_switch: bool = False
 
     def text(
         self,
@@ -62,16 +64,9 @@ class Dialect:
 
     def encode(self, text: str) -> list[int]:
         """Encode rendered text: control tokens become their ids, nothing is added."""
-        if takes_allow_special(type(self.tokenizer)):
+        if self.has_switch:
             return list(self.tokenizer.encode(text))
         return list(self.tokenizer.encode(text, add_special_tokens=False))
-
-
-@cache
-def takes_allow_special(tokenizer_class: Hashable) -> bool:
-    """Return whether it is Kimi's kind of tokenizer: its `encode` has a switch of its own, and a fast path."""
-    encode = getattr(tokenizer_class, "encode", None)
-    return encode is not None and "allow_special_tokens" in inspect.signature(encode).parameters
 
 
 def discover_dialect(tokenizer: Any, args: Mapping[str, Any], encoder: Callable[..., str] | None) -> Dialect:
@@ -87,7 +82,8 @@ def discover_dialect(tokenizer: Any, args: Mapping[str, Any], encoder: Callable[
             "tokenizer_config.json, or a Python encoder in encoding/ (with model.trust_remote_code)"
         )
     fields = tuple(dict.fromkeys(_FIELD.findall(template))) if template else ("reasoning_content",)
-    dialect = Dialect(tokenizer, template, encoder, fields)
+    has_switch = "allow_special_tokens" in inspect.signature(tokenizer.encode).parameters
+    dialect = Dialect(tokenizer, template, encoder, fields, has_switch=has_switch)
     return attrs.evolve(dialect, arguments=_arguments_form(dialect, args))
 
 

@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from tasks.errors import RowError
-from tasks.tokens.dialect import takes_allow_special
 from tasks.tokens.vocabulary import Vocabulary
 from tasks.verdicts import Code
 
@@ -29,7 +28,7 @@ def encode_plain(vocabulary: Vocabulary, text: str) -> list[int]:
 @lru_cache(maxsize=16)
 def _encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]] | None:
     tokenizer = vocabulary.tokenizer
-    if takes_allow_special(type(tokenizer)):
+    if vocabulary.dialect.has_switch:
         return lambda text: list(tokenizer.encode(text, allow_special_tokens=False))
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return _without_added_tokens(backend) if backend is not None else None

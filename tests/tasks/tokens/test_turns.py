@@ -229,7 +229,7 @@ ONE_CALL = (
 
 
 def test_a_tool_loop_splices_the_recorded_result(load: Load) -> None:
-    """Behind a regenerated call that fits, the recorded result follows; the prompt extends the turn before."""
+    """Behind a regenerated call that fits, the recorded result follows, and its prompt extends the last."""
     vocabulary, grammar = load("kimi-tiny", True)
     made = batch(vocabulary, grammar, Record(TOOL_LOOP))
     assert len(made.row_ids) == 3
