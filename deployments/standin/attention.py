@@ -54,8 +54,8 @@ class Cache:
 def views(positions: Index, first: int) -> list[View]:
     """Group rows by length: positions int[rows] (-1: idle), row i lies in slot first + i.
 
-    Usually all rows share one view. Where a few long rows would slow down many short or idle ones, rows share a
-    view up to the next power of two of their block counts. How rows are grouped changes no bit of theirs.
+    Usually all rows share one view. Where a few long rows would slow down many short or idle ones, rows share
+    a view up to the next power of two of their block counts. How rows are grouped changes no bit of theirs.
     """
     needed = positions // BLOCK + 1  # 0 for an idle row
     classes = 2 ** np.ceil(np.log2(np.maximum(needed, 1))).astype(np.intp)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deployments.standin.attention import BLOCK, Cache, View, attend, unseen, views
+from deployments.standin.blas import use_one_thread
 from deployments.standin.weights import Float, Layer, Weights
 
 Index = npt.NDArray[np.intp]
@@ -32,6 +33,7 @@ class Network:
 
     def __init__(self, weights: Weights, groups: int, context: int) -> None:
         """Prepare for groups * ROWS sequences of up to `context` positions."""
+        use_one_thread()
         self.weights, self.context = weights, context
         shape = weights.shape
         self.cache = Cache(shape, groups * ROWS, context + 1)  # one more: where idle rows write

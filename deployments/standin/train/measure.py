@@ -94,7 +94,8 @@ async def measure(files: list[Path], count: int, temperature: float, top_p: floa
                 reasoning = [a.reasoning for a in found if a.reasoning is not None]
                 print(
                     f"{name}: {len(found)} answers, whole {sum(a.whole for a in found) / len(found):.1%}, "
-                    f"mean ids {tokens / len(found):.0f} (reasoning {sum(reasoning) / max(1, len(reasoning)):.0f}), "
+                    f"mean ids {tokens / len(found):.0f} "
+                    f"(reasoning {sum(reasoning) / max(1, len(reasoning)):.0f}), "
                     f"{tokens / seconds:.0f} ids/s"
                 )
 

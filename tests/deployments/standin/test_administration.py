@@ -24,7 +24,7 @@ async def running(call: Caller, rid: str) -> "asyncio.Future[Any]":
 
 
 async def test_abort_matches_prefixes(call: Caller) -> None:
-    """Aborting job-1 ends job-10 too, with HTTP 200 and the ids so far; a rid that nobody has is 200 as well."""
+    """Aborting job-1 ends job-10 too, with HTTP 200 and the ids so far; an unknown rid is a 200 as well."""
     task = await running(call, "job-10")
     answer = await call("POST", "/abort_request", {"rid": "job-1"})
     assert (answer.status, answer.body) == (200, "")

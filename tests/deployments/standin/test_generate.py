@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -21,7 +22,7 @@ async def test_two_and_two_is_four(call: Caller, sum_prompt: list[int], template
     """The first user's question: raw ids through the end token, text without it, counts that agree."""
     body = await call.generate(sum_prompt)
     assert body["text"] == EXACT_SUM
-    assert body["output_ids"] == template.encode(EXACT_SUM) + [END]
+    assert body["output_ids"] == [*template.encode(EXACT_SUM), END]
     meta = body["meta_info"]
     assert meta["finish_reason"] == {"type": "stop", "matched": END}
     assert (meta["prompt_tokens"], meta["completion_tokens"]) == (len(sum_prompt), len(body["output_ids"]))
@@ -227,7 +228,7 @@ async def test_stream_is_cumulative(call: Caller, sum_prompt: list[int]) -> None
         lines = [line for line in (await reply.text()).split("\n\n") if line]
     assert lines.pop() == "data: [DONE]"
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
-    for before, after in zip(chunks, chunks[1:], strict=False):
+    for before, after in pairwise(chunks):
         assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
         assert before["meta_info"]["finish_reason"] is None
     whole = await call.generate(sum_prompt)
@@ -284,7 +285,7 @@ async def test_ids_only_server(
 async def test_queue_limit(start: Callable[..., Standin], connect: Callable[[str], Caller]) -> None:
     """One slot and one place in the queue: the third request is a 503, the others finish."""
     call = connect(start("--max-running-requests", "1", "--max-queued-requests=1").url)
-    body = {"input_ids": [40], "sampling_params": {"ignore_eos": True, "max_new_tokens": 3000}}
+    body = {"input_ids": [40], "sampling_params": {"ignore_eos": True, "max_new_tokens": 600}}
     answers = [asyncio.ensure_future(call("POST", "/generate", body)) for _ in range(3)]
     refused = (await next(asyncio.as_completed(answers))).body
     assert refused["message"] == "The request queue is full."

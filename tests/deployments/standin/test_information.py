@@ -129,7 +129,7 @@ async def test_loading_server(
 
 
 async def test_drain(start: Callable[..., Standin], connect: Callable[[str], Caller]) -> None:
-    """After SIGTERM health is 503 at once, what runs ends well, new work is still taken, then the process goes."""
+    """After SIGTERM health is 503 at once, running and new work ends well, then the process goes."""
     standin = start()
     call = connect(standin.url)
     body = {"input_ids": [40], "sampling_params": {"ignore_eos": True, "max_new_tokens": 600}}

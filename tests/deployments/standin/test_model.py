@@ -10,8 +10,8 @@ from deployments.standin.arguments import MODEL
 from deployments.standin.template import ChatTemplate
 
 CONTROL = (
-    "[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
+    "[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>",
+    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
     "<|im_middle|>", "<think>", "</think>",
 )  # fmt: skip
 PROBE = "don't I'll 12345 naïve 你好 привет हिन्दी ไทย  \n\n x=1;\t</think> <|im_end|> e\u0301"
