@@ -3,8 +3,8 @@
     python -m tests.tasks.storage.ceph [--packages FOLDER] [pytest arguments]
 
 Fetches Debian 12's packages with apt into FOLDER (about 70 MB, unpacked 260 MB, nothing is installed), starts
-a monitor, one OSD on a sparse file and a gateway over http and https on loopback, and runs the storage tests in
-the lanes `ceph` and `ceph-https`. It starts in about 20 s.
+a monitor, one OSD on a sparse file and a gateway over http and https on loopback, and runs the storage tests
+in the lanes `ceph` and `ceph-https`. It starts in about 20 s.
 
 Traps, as met: with `auth_*_required = none` the messenger must be set to `crc`, or radosgw never listens; RGW
 needs no manager; a pool of one copy must be allowed.

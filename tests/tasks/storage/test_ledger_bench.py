@@ -19,4 +19,4 @@ def test_linear_and_flat(tmp_path: Path) -> None:
         small, large = results[phase, 3000], results[phase, 30000]
         assert (small["batches"], large["batches"]) == (12, 120)
         assert large["peak_mb"] <= 1.2 * small["peak_mb"]
-        assert large["seconds"] <= 15 * max(small["seconds"], 0.05)
+        assert large["cpu_seconds"] <= 15 * max(small["cpu_seconds"], 0.05)
