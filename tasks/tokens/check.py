@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tasks.records import Completion, Ids, Ragged, Segment, Verdict
-from tasks.tokens.integrity import integrity_fault
+from tasks.tokens.integrity import Fault, integrity_fault
 from tasks.tokens.scan import Scan, scan_batch
 from tasks.tokens.walk import Walk
 from tasks.verdicts import CANONICAL, CUT, Code
@@ -81,7 +81,9 @@ class _Judge:
                 completion.code, completion.code_offset, unread(base, base + size), completion.detail
             )
         output = self._outputs.row(row)
-        fault = integrity_fault(self._grammar, base, output, completion, scan.foreign[row])
+        fault = self._foreign_prompt(row) or integrity_fault(
+            self._grammar, base, output, completion, scan.foreign[row]
+        )
         if fault is not None:
             return Verdict(fault[0], fault[1], unread(base, base + size), fault[2])
         if scan.tails[row] < 0:
@@ -90,6 +92,13 @@ class _Judge:
             detail = f"the output begins with the prompt's last {scan.echoes[row]} ids"
             return Verdict(Code.TAIL_ECHO, base, unread(base, base + size), detail)
         return self._read(row, output, completion.finish_reason)
+
+    def _foreign_prompt(self, row: int) -> Fault | None:
+        at = self._scan.prompt_foreign[row]
+        if at < 0:
+            return None
+        got = int(self._prompts.row(row)[at])
+        return Code.ID_OUT_OF_VOCABULARY, at, f"expected prompt ids in [0, {self._grammar.size}), got {got}"
 
     def _read(self, row: int, output: Ids, finish_reason: str) -> Verdict:
         scan, base = self._scan, self._prompt_sizes[row]

@@ -66,6 +66,9 @@ class Dialect:
         """Encode rendered text: control tokens become their ids, nothing is added."""
         if self.has_switch:
             return list(self.tokenizer.encode(text))
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:  # the same ids without transformers' settings of truncation: safe in threads
+            return list(backend.encode(text, add_special_tokens=False).ids)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 

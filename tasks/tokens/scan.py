@@ -45,7 +45,8 @@ class Scan:
         bounds: row i's events are [bounds[i], bounds[i + 1]).
         gaps: EMPTY, BLANK or TEXT in front of each event and behind a row's last: row i's are
             [bounds[i] + i, bounds[i + 1] + i + 1), as bytes.
-        foreign: per row the index of its first id outside the vocabulary, -1 for none.
+        foreign: per row the index of its first output id outside the vocabulary, -1 for none.
+        prompt_foreign: the same of its prompt.
         tails: per row which of the grammar's tails its prompt ends with, -1 for none.
         echoes: per row how many ids of the prompt's tail its output begins with.
         loops: per row where the loop that ends it is first seen, -1 for none.
@@ -56,6 +57,7 @@ class Scan:
     bounds: list[int]
     gaps: bytes
     foreign: list[int]
+    prompt_foreign: list[int]
     tails: list[int]
     echoes: list[int]
     loops: list[int]
@@ -78,6 +80,7 @@ def scan_batch(grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: S
         bounds=bounds.tolist(),
         gaps=_gaps(grammar, outputs, events, bounds),
         foreign=_first(foreign, outputs),
+        prompt_foreign=_first(np.flatnonzero(inputs.ids.view(np.uint32) >= grammar.size), inputs),
         tails=_tails(grammar, inputs),
         echoes=_echoes(grammar, inputs, outputs),
         loops=_loops(outputs, completions),
@@ -92,13 +95,13 @@ def _outside(ids: Ids, start: int, stop: int) -> NDArray[np.intp]:
     return np.concatenate(parts) if parts else np.zeros(0, np.intp)
 
 
-def _first(places: NDArray[np.intp], outputs: Ragged) -> list[int]:
+def _first(places: NDArray[np.intp], rows: Ragged) -> list[int]:
     if places.size == 0:
-        return [-1] * len(outputs)
-    at = np.searchsorted(places, outputs.offsets)
+        return [-1] * len(rows)
+    at = np.searchsorted(places, rows.offsets)
     return [
         int(places[low]) - start if low < high else -1
-        for low, high, start in zip(at[:-1], at[1:], outputs.offsets[:-1].tolist(), strict=True)
+        for low, high, start in zip(at[:-1], at[1:], rows.offsets[:-1].tolist(), strict=True)
     ]
 
 

@@ -1,14 +1,16 @@
 """Every listed family: its grammar is discovered from its tail, and correct answers are complete."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.records import Completion, Ids, Ragged, Verdict, as_ids
-from tasks.tokens.grammar import Grammar, check_row, check_rows
+from tasks.spec import ModelSpec
+from tasks.tokens.grammar import Grammar, check_row, check_rows, discover_grammar
 from tasks.tokens.template import render
-from tasks.tokens.vocabulary import Vocabulary
+from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 from tests.tasks.tokens.answers import FORMS, answer
 from tests.tasks.tokens.conftest import Load
 from tests.tasks.tokens.model_folders import GENUINE
@@ -129,3 +131,32 @@ def test_a_cut_says_where(name: str, thinking: bool, load: Load) -> None:
     assert [verdict.offset for verdict in verdicts] == [prompt.size + stop for stop in range(1, len(whole))]
     assert codes == sorted(codes, reverse=True)
     assert ("cut_in_reasoning" in codes) == (grammar.default.mode not in ("closed", "never"))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "mode"),
+    [
+        pytest.param("minimax-m3", {}, "may", id="m3-adaptive"),
+        pytest.param("deepseek-v3.1", {}, "closed", id="v3.1-default-is-off"),
+        pytest.param("qwen3", {}, "must", id="qwen3-default-is-on"),
+        pytest.param("glm-5.2", {"reasoning_effort": "high"}, "open", id="glm-5.2-effort"),
+    ],
+)
+def test_other_arguments_give_other_modes(
+    name: str, args: dict[str, Any], mode: str, model_folder: Callable[[str], Path]
+) -> None:
+    """The mode is what the rendered tail says, also where the job leaves arguments out."""
+    vocabulary = load_vocabulary(ModelSpec(tokenizer=str(model_folder(name)), template_args=args))
+    grammar = discover_grammar(vocabulary)
+    assert grammar.default.mode == mode
+    assert judged(vocabulary, grammar, answer(grammar)).code == "complete"
+
+
+def test_an_adaptive_model_may_answer_at_once(model_folder: Callable[[str], Path]) -> None:
+    """MiniMax-M3 by default thinks or not, as it likes: both are complete; an opener in the middle is not."""
+    vocabulary = load_vocabulary(ModelSpec(tokenizer=str(model_folder("minimax-m3"))))
+    grammar = discover_grammar(vocabulary)
+    assert judged(vocabulary, grammar, "At once.[e~[").code == "complete"
+    assert judged(vocabulary, grammar, "<mm:think>Hm.</mm:think>So.[e~[").code == "complete"
+    assert judged(vocabulary, grammar, "So <mm:think>hm</mm:think>.[e~[").code == "opener_in_output"
+    assert judged(vocabulary, grammar, "So.</mm:think>.[e~[").code == "opener_missing"

@@ -1,5 +1,7 @@
 """Messages in every form people record them, rendered as each family's template wants them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tasks.errors import RowError
@@ -132,3 +134,23 @@ def test_json_stays_json(load: Load) -> None:
     with pytest.raises(RowError, match="expected a JSON object") as caught:
         render(vocabulary, tool_loop("{x: 7"), TOOLS)
     assert caught.value.code == "bad_record"
+
+
+def test_many_threads_render_as_one(load: Load) -> None:
+    """Prompts are rendered on several threads at once, and come out as from one."""
+    for family in ("qwen3", "kimi-tiny", "stand-in"):
+        vocabulary, _ = load(family, True)
+        asked = [[{"role": "user", "content": f"Question {i}: don't {'x ' * (i % 50)}?"}] for i in range(200)]
+        alone = [render(vocabulary, messages).tolist() for messages in asked]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda messages: render(vocabulary, messages).tolist(), asked))  # noqa: B023
+        assert together == alone
+
+
+@pytest.mark.parametrize("family", EVERY)
+def test_results_with_quotes_and_line_breaks_are_no_loss(family: str, load: Load) -> None:
+    """A tool result that the template prints as JSON is in the prompt all the same."""
+    vocabulary, _ = load(family, True)
+    messages = tool_loop({"x": 7})
+    messages[2] = {**messages[2], "content": 'He said "no".\n\tThen\\so: {"a": [1, 2]}'}
+    assert render(vocabulary, messages, TOOLS).size
