@@ -107,13 +107,16 @@ class ServersSpec(Section):
 
     urls: list[str] = _field(..., "Base URLs, e.g. http://127.0.0.1:30000.", 0, min_length=1)
     api_key_env: str | None = _field(None, "Name of the environment variable that holds the API key.", 1)
-    restart: Literal["none", "local"] = _field(
+    restart: Literal["none", "local", "command"] = _field(
         "none",
-        "With a parser on: stop with the evidence, or restart the local process without the flag.",
+        "With a parser on: stop with the evidence, restart the local process without the flag, or run "
+        "restart_commands.",
         2,
     )
-    reasoning_parser: Literal["forbid"] = _field(
-        "forbid", "What to do about --reasoning-parser on a server.", 3
+    reasoning_parser: Literal["forbid", "allow_if_faithful"] = _field(
+        "forbid",
+        "A server with --reasoning-parser: not used as it is, or used when its probe shows raw ids.",
+        3,
     )
     ready_timeout_seconds: float = _field(
         1800.0, "How long a loading or absent server is waited for, in seconds.", 4, gt=0, le=86400
@@ -128,6 +131,16 @@ class ServersSpec(Section):
         30.0, "Time limit of every call except generation, in seconds.", 7, gt=0, le=600
     )
 
+    restart_commands: dict[Literal["restart", "stop", "start"], str] = _field(
+        {},
+        "For restart: command. Either restart, or stop and start: commands that make the server run without "
+        "the parser, with {url}, {host} and {port} filled in. start must return, not stay.",
+        8,
+    )
+    restart_busy: bool = _field(
+        False, "Restart a server although it still works for others after the drain time.", 9
+    )
+
     @field_validator("urls")
     @classmethod
     def _plain_urls(cls, urls: list[str]) -> list[str]:
@@ -138,6 +151,13 @@ class ServersSpec(Section):
         if len(set(trimmed)) != len(trimmed):
             raise ValueError("a server is listed twice")
         return trimmed
+
+    @model_validator(mode="after")
+    def _commands_are_whole(self) -> Self:
+        given = set(self.restart_commands)
+        if self.restart == "command" and given not in ({"restart"}, {"stop", "start"}):
+            raise ValueError("restart: command needs restart_commands with restart, or with stop and start")
+        return self
 
 
 class SamplingSpec(Section):

@@ -234,11 +234,7 @@ class ServerClient:
         return value
 
     async def chat(self, messages: list[dict[str, Any]], max_tokens: int, **fields: Any) -> dict[str, Any]:
-        """Return the reply of `/v1/chat/completions`: what a client of that channel would get.
-
-        Raises:
-            ServerError: another status than 200, or no JSON object.
-        """
+        """Return the reply of `/v1/chat/completions`; raises as `ask`."""
         body = {"model": "default", "messages": messages, "max_tokens": max_tokens, **fields}
         return await self.ask("/v1/chat/completions", body)
 

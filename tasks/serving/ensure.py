@@ -12,9 +12,9 @@ from tasks.serving.gates import refusals, same_model, warnings
 from tasks.serving.info import ServerInfo
 from tasks.serving.judge import FAITHFUL, UNFAITHFUL, ProbePlan
 from tasks.serving.outcomes import AttemptError
+from tasks.serving.parser_off import turn_parser_off
 from tasks.serving.probe import ProbeReport, probe_server
-from tasks.serving.process import command_without_parser
-from tasks.serving.restart import Restarted, restart_without_parser
+from tasks.serving.restart import Restarted
 from tasks.serving.settings import FleetSettings, Say, say_nothing
 
 
@@ -94,16 +94,8 @@ async def ensure_server(
     waited = await wait_ready(client, spec.ready_timeout_seconds, say)
     info = await client.info()
     restarted = None
-    if info.reasoning_parser is not None:
-        if spec.restart != "local":
-            raise UnfaithfulError(await _parser_evidence(client, plan, info))
-        restarted = await restart_without_parser(
-            client,
-            drain_seconds=spec.drain_timeout_seconds,
-            ready_seconds=spec.ready_timeout_seconds,
-            log_dir=settings.log_dir,
-            say=say,
-        )
+    if info.reasoning_parser is not None and spec.reasoning_parser == "forbid":
+        restarted = await turn_parser_off(client, settings, info, say)
         info = await client.info()
         if info.reasoning_parser is not None:
             raise UnfaithfulError(
@@ -140,19 +132,6 @@ def _check_probe(probe: ProbeReport, plan: ProbePlan) -> None:
             f"{probe.url}: it serves another model: {named or 'unnamed'}, the job's is {plan.tokenizer}, "
             f"and it tokenises text differently\n{evidence}"
         )
-
-
-async def _parser_evidence(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> str:
-    try:
-        shown = "\n".join((await probe_server(client, plan, info)).lines())
-    except ServerError as error:
-        shown = f"  (the probe got no answer: {error})"
-    command = command_without_parser(info.launch_command)
-    return (
-        f"{client.url}: --reasoning-parser {info.reasoning_parser} is on, the job forbids it. What it does:\n"
-        f"{shown}\nStart the server without it (or, on this host, set servers.restart: local). Arguments:\n"
-        f"  {command or 'those of now, without --reasoning-parser'}"
-    )
 
 
 async def _slots(client: ServerClient) -> int | None:

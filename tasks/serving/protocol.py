@@ -10,10 +10,12 @@ from typing import Any, Final
 import attrs
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from tasks.errors import RowError
 from tasks.records import MAX_ID, Completion, Ids, Request
 from tasks.serving.gates import knows_seed
+from tasks.serving.idlist import split_ids
 from tasks.serving.outcomes import AttemptError, cut_body, read_error, short_value
 from tasks.verdicts import Code
 
@@ -112,6 +114,7 @@ def read_reply(request: Request, status: int, body: bytes, sent: Sent) -> Comple
     if status != 200:
         raise read_error(request.row_id, status, body, sent.url)
     where = f"{sent.url}: {request.row_id} (rid {sent.rid})"
+    body, ids = split_ids(body)
     reply = _json_object(body, where)
     meta = reply.get("meta_info")
     if not isinstance(meta, dict):
@@ -127,7 +130,7 @@ def read_reply(request: Request, status: int, body: bytes, sent: Sent) -> Comple
     return Completion(
         row_id=request.row_id,
         input_ids=request.input_ids,
-        output_ids=_output_ids(reply, where),
+        output_ids=_output_ids(reply.get("output_ids"), where) if ids is None else _narrow(ids, where),
         finish_reason=kind,
         matched_stop=matched if isinstance(matched, int) and not isinstance(matched, bool) else None,
         facts=_facts(meta, sent),
@@ -144,8 +147,7 @@ def _json_object(body: bytes, where: str) -> dict[str, Any]:
     return reply
 
 
-def _output_ids(reply: dict[str, Any], where: str) -> Ids:
-    values = reply.get("output_ids")
+def _output_ids(values: Any, where: str) -> Ids:
     if not isinstance(values, list) or not values:
         raise AttemptError("no_output", f"{where}: expected output_ids, got {short_value(values)}")
     try:
@@ -156,8 +158,12 @@ def _output_ids(reply: dict[str, Any], where: str) -> Ids:
         raise AttemptError(
             "malformed", f"{where}: expected output_ids to be integers, got {short_value(values)}"
         )
+    return _narrow(wide, where)
+
+
+def _narrow(wide: NDArray[Any], where: str) -> Ids:
     if int(wide.min()) < 0 or int(wide.max()) > MAX_ID:
-        raise AttemptError("malformed", f"{where}: output_ids outside [0, {MAX_ID}]: {short_value(values)}")
+        raise AttemptError("malformed", f"{where}: output_ids outside [0, {MAX_ID}]: {wide[:8]}")
     return wide.astype(np.int32)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 import shlex
-import signal
 import subprocess
 import tempfile
 import time
@@ -14,16 +13,13 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-import psutil
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient
 from tasks.serving.info import redact
 from tasks.serving.process import ServerProcess, find_server, without_flags
 from tasks.serving.settings import Say, say_nothing
-
-GONE_SECONDS: Final = 30.0
-"""How long killed processes and their port may take to disappear."""
+from tasks.serving.stop import stop_server
 
 LOG_LINES: Final = 20
 """Last lines of a server's log that get into an error."""
@@ -34,26 +30,29 @@ class Restarted:
     """What a restart did.
 
     Args:
-        before: the process that was stopped.
-        argv: the command line that was started.
-        pid: the new process.
-        log: file with the new process's output.
+        url: the server.
+        before: the command line that was stopped, redacted.
+        now: the command line that was started, redacted.
         seconds: from the first signal until the server was ready.
+        pid: the new process; None when a command of the user's started it.
+        log: file with the new process's output; None when a command of the user's started it.
     """
 
-    before: ServerProcess
-    argv: tuple[str, ...]
-    pid: int
-    log: Path
+    url: str
+    before: str
+    now: str
     seconds: float
+    pid: int | None = None
+    log: Path | None = None
 
     def lines(self) -> list[str]:
         """Return the restart as plain lines for a person."""
+        process = [] if self.pid is None else [f"  process {self.pid}, log {self.log}"]
         return [
-            f"{self.before.url}: restarted without --reasoning-parser in {self.seconds:.0f} s",
-            f"  before  {self.before.command}",
-            f"  now     {redact(shlex.join(self.argv))}",
-            f"  process {self.before.pid} → {self.pid}, log {self.log}",
+            f"{self.url}: restarted without --reasoning-parser in {self.seconds:.0f} s",
+            f"  before  {self.before}",
+            f"  now     {self.now}",
+            *process,
         ]
 
 
@@ -63,17 +62,19 @@ async def restart_without_parser(
     drain_seconds: float,
     ready_seconds: float,
     log_dir: Path | None = None,
+    busy_too: bool = False,
     say: Say = say_nothing,
 ) -> Restarted | None:
     """Restart the local server behind a client without `--reasoning-parser`; None when another run did.
 
-    A server that has work in flight gets `drain_seconds` to finish it, and is left alone when it does not.
+    A server that has work in flight gets `drain_seconds` to finish it, and is left alone when it does not,
+    unless `busy_too`.
 
     Raises:
         SurroundingsError: it is not ours to restart, is busy, does not stop, or does not come back.
         UnfaithfulError: the parser does not come from its command line.
     """
-    async with _restart_lock(client.url, ready_seconds):
+    async with restart_lock(client.url, ready_seconds):
         if (await client.info()).reasoning_parser is None:
             return None
         server = find_server(client.url)
@@ -83,7 +84,7 @@ async def restart_without_parser(
                 f"{client.url}: a reasoning parser is on, but its command line has no --reasoning-parser "
                 f"(a --config file?): {server.command}"
             )
-        await wait_idle(client, drain_seconds)
+        await wait_idle(client, drain_seconds, busy_too=busy_too)
         say(f"{client.url}: stopping process {server.pid}: {server.command}")
         begun = time.monotonic()
         await stop_server(server, drain_seconds)
@@ -112,7 +113,9 @@ async def _start_and_wait(
         state, seen = await client.health(timeout_seconds=min(30.0, ready_seconds))
         if state == "ready":
             child.returncode = 0  # it outlives us on purpose: Popen must not warn that it still runs
-            return Restarted(server, argv, child.pid, log, time.monotonic() - begun)
+            seconds = time.monotonic() - begun
+            now = redact(shlex.join(argv))
+            return Restarted(server.url, server.command, now, seconds, child.pid, log)
         await asyncio.sleep(0.25)
     raise SurroundingsError(
         f"{server.url}: the restarted server was not ready after {ready_seconds:.0f} s (last: {seen}):\n"
@@ -120,11 +123,11 @@ async def _start_and_wait(
     )
 
 
-async def wait_idle(client: ServerClient, seconds: float) -> None:
+async def wait_idle(client: ServerClient, seconds: float, *, busy_too: bool = False) -> None:
     """Wait until a server has nothing in flight.
 
     Raises:
-        SurroundingsError: it still works for somebody after `seconds`.
+        SurroundingsError: it still works for somebody after `seconds`, and not `busy_too`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -135,38 +138,13 @@ async def wait_idle(client: ServerClient, seconds: float) -> None:
         if loads is None or loads.running + loads.waiting == 0:
             return
         if time.monotonic() >= deadline:
+            if busy_too:
+                return
             raise SurroundingsError(
                 f"{client.url}: it serves others ({loads.running} running, {loads.waiting} waiting) "
                 f"after {seconds:.0f} s: not restarted under them"
             )
         await asyncio.sleep(0.5)
-
-
-async def stop_server(server: ServerProcess, drain_seconds: float) -> None:
-    """Stop a server with its workers: SIGTERM, which lets it finish, then SIGKILL; wait until all are gone.
-
-    Raises:
-        SurroundingsError: a process or the port is still there after `GONE_SECONDS`.
-    """
-    family = _family(server)
-    if not family:
-        return
-    _signal(family[:1], signal.SIGTERM)
-    if not await _gone(family, drain_seconds):
-        family = [*family, *(p for p in _family(server) if p not in family)]
-        _signal(family, signal.SIGKILL)
-    if not await _gone(family, GONE_SECONDS):
-        left = [p.pid for p in family if _alive(p)]
-        raise SurroundingsError(
-            f"{server.url}: processes {left} are still there {GONE_SECONDS:.0f} s after SIGKILL"
-        )
-    deadline = time.monotonic() + GONE_SECONDS
-    while _listening(server.port):
-        if time.monotonic() > deadline:
-            raise SurroundingsError(
-                f"{server.url}: port {server.port} is still taken after the server stopped"
-            )
-        await asyncio.sleep(0.1)
 
 
 def start_server(server: ServerProcess, argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -206,59 +184,8 @@ def log_tail(log: Path, argv: Sequence[str]) -> str:
     return redact(text)
 
 
-def _family(server: ServerProcess) -> list[psutil.Process]:
-    """Return the server process and all below it; with its process group when it leads one."""
-    try:
-        root = psutil.Process(server.pid)
-        if abs(root.create_time() - server.created) > 0.01:
-            return []
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-    if os.getpgid(server.pid) == server.pid:
-        known = {process.pid for process in family}
-        family += [p for p in psutil.process_iter() if p.pid not in known and _group(p.pid) == server.pid]
-    return family
-
-
-def _group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return -1
-
-
-def _signal(family: Sequence[psutil.Process], number: signal.Signals) -> None:
-    for process in family:
-        try:
-            process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-async def _gone(family: Sequence[psutil.Process], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(_alive(process) for process in family):
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.1)
-    return True
-
-
-def _listening(port: int) -> bool:
-    sockets = psutil.net_connections(kind="tcp")
-    return any(s.status == psutil.CONN_LISTEN and s.laddr and s.laddr.port == port for s in sockets)
-
-
 @asynccontextmanager
-async def _restart_lock(url: str, seconds: float) -> AsyncIterator[None]:
+async def restart_lock(url: str, seconds: float) -> AsyncIterator[None]:
     """Hold this host's lock for one server; the kernel drops it when its holder dies."""
     name = "".join(c if c.isalnum() else "-" for c in url.partition("://")[2])
     path = Path(tempfile.gettempdir()) / f"rawseq-restart-{os.getuid()}-{name}.lock"

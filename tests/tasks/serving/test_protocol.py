@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.errors import RowError, ServerError, SurroundingsError
 from tasks.records import Request
 from tasks.serving.gates import parse_version, refusals, same_model, warnings
+from tasks.serving.idlist import split_ids
 from tasks.serving.info import ServerInfo, read_info, read_loads, redact
 from tasks.serving.outcomes import AttemptError, error_message
 from tasks.serving.protocol import EXTRA_BYTES, SAMPLING_DEFAULTS, Sent, build_payload, read_reply
@@ -19,9 +22,9 @@ RID = "0123456789abcdef0123456789abcdef"
 SENT = Sent("http://127.0.0.1:1", "0.5.23", RID, 0.5, 1.0)
 
 
-def _reply(ids: Any, finish: Any, **meta: Any) -> bytes:
+def _reply(ids: Any, finish: Any, /, **meta: Any) -> bytes:
     info = {"id": RID, "finish_reason": finish, "prompt_tokens": 3, "completion_tokens": 2} | meta
-    return json.dumps({"text": "", "output_ids": ids, "meta_info": info}).encode()
+    return json.dumps({"text": "", "output_ids": ids, "meta_info": info}, separators=(",", ":")).encode()
 
 
 STOP = {"type": "stop", "matched": 9}
@@ -87,6 +90,32 @@ def test_extras_are_bounded() -> None:
     )
     assert done.facts["extras"] == {"small": 1}
     assert len(json.dumps(done.facts["extras"])) < EXTRA_BYTES
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50), st.text(max_size=30), st.booleans())
+def test_the_cut_out_list_equals_the_parsed_one(ids: list[int], text: str, spaced: bool) -> None:
+    """Whatever the text beside it holds, ids read by numpy are those that JSON holds."""
+    quoted = text + '"output_ids":[1,2]' + text
+    body = json.dumps(
+        {"text": quoted, "output_ids": ids, "meta_info": {}}, separators=None if spaced else (",", ":")
+    ).encode()
+    rest, cut = split_ids(body)
+    assert (spaced and cut is None) or (cut is not None and cut.tolist() == ids)
+    assert json.loads(rest)["text"] == quoted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1,,2", ",1", "1,", "1 2", "-1", "1.5", "1,null", "[1]", '1,"2"', "1e3", "1]", "1"],
+)
+def test_an_unusual_list_is_left_to_the_json_parser(text: str) -> None:
+    """Empty, torn, signed, nested, quoted: only plain lists of digits are read by numpy."""
+    body = b'{"output_ids":[' + text.encode() + (b"" if text == "1" else b'],"meta_info":{}}')
+    rest, cut = split_ids(body)
+    if text == "1]":
+        assert cut is not None
+    else:
+        assert (rest, cut) == (body, None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,221 @@
+"""Finding, stopping and starting local servers, over real processes; only those started here."""
+
+import asyncio
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import psutil
+import pytest
+
+from deployments.standin.launch import ROOT, Standin
+from tasks.errors import SurroundingsError, UnfaithfulError
+from tasks.serving.client import Access, ServerClient
+from tasks.serving.ensure import ServerReport, ensure_servers
+from tasks.serving.process import command_without_parser, find_server, is_server_command, without_flags
+from tasks.serving.restart import log_tail, restart_without_parser
+from tasks.serving.stop import stop_server
+from tests.tasks.serving.embedded import MODEL, Nursery, fleet_settings, prompt
+
+PARSER = ("--reasoning-parser", "qwen3")
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    """Servers of one test, and whatever was started in their place."""
+    nursery = Nursery(tmp_path)
+    yield nursery
+    for standin in nursery.standins:
+        try:
+            asyncio.run(stop_server(find_server(standin.url), 5.0))
+        except SurroundingsError:
+            continue
+    nursery.end()
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("python -m sglang --reasoning-parser qwen3 --port 1", "python -m sglang --port 1"),
+        ("sglang serve --reasoning-parser=qwen3 --port 1", "sglang serve --port 1"),
+        ("sglang serve --port 1 --reasoning_parser kimi_k2", "sglang serve --port 1"),
+        ("sglang serve --tool-call-parser kimi_k2", "sglang serve --tool-call-parser kimi_k2"),
+        ("sglang serve --port 1", "sglang serve --port 1"),
+    ],
+    ids=["two words", "one word", "underscore", "another parser stays", "nothing to take off"],
+)
+def test_the_parser_is_taken_off_a_command(argv: str, expected: str) -> None:
+    """Flag and value go, all else stays in order."""
+    assert shlex.join(without_flags(argv.split())) == expected
+    assert command_without_parser(argv) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "server"),
+    [
+        ("/venv/bin/python -m sglang.launch_server --port 1", True),
+        ("python3 /venv/bin/sglang serve --model m", True),
+        ("python -m deployments.standin --port 1", True),
+        ("python /opt/sglang/launch_server.py", True),
+        ("python -m sglang.bench_serving", False),
+        ("python /venv/bin/sglang generate", False),
+        ("nginx -g sglang.launch_server", False),
+        ("python -m http.server", False),
+    ],
+)
+def test_only_servers_are_servers(argv: str, server: bool) -> None:
+    """A benchmark, a proxy or anything else that mentions SGLang is none."""
+    assert is_server_command(argv.split()) is server
+
+
+async def _ensure(standin: Standin, **spec: object) -> ServerReport:
+    (report,) = await ensure_servers(fleet_settings(standin.url, **spec))  # type: ignore[arg-type]
+    return report
+
+
+async def test_a_local_server_is_restarted_without_its_parser(nursery: Nursery) -> None:
+    """Same command but the flag, same environment and folder; the old process is gone."""
+    standin = nursery.start(*PARSER)
+    before = find_server(standin.url)
+    report = await _ensure(standin, restart="local")
+    after = find_server(standin.url)
+    assert report.restarted is not None
+    assert (report.info.reasoning_parser, report.restarted.pid) == (None, after.pid)
+    assert after.argv == without_flags(before.argv) != before.argv
+    assert (after.env, after.cwd) == (before.env, before.cwd)
+    assert not psutil.pid_exists(before.pid) or psutil.Process(before.pid).status() == psutil.STATUS_ZOMBIE
+    told = "\n".join(report.lines())
+    assert f"before  {before.command}" in told
+    assert f"now     {after.command}" in told
+
+
+async def test_without_leave_to_restart_the_run_stops_with_evidence(nursery: Nursery) -> None:
+    """`restart: none`: what the chat channel loses, and the arguments to use; the server is left as it is."""
+    standin = nursery.start(*PARSER)
+    with pytest.raises(UnfaithfulError, match=r"(?s)LOST chat.*reasoning_content.*Arguments:"):
+        await _ensure(standin)
+    assert find_server(standin.url).pid == standin.pid
+
+
+async def test_a_parser_may_be_allowed_when_ids_are_raw(nursery: Nursery) -> None:
+    """`allow_if_faithful`: the probe decides, the server stays as it is."""
+    standin = nursery.start(*PARSER)
+    report = await _ensure(standin, reasoning_parser="allow_if_faithful")
+    assert (report.info.reasoning_parser, report.probe.verdict) == ("qwen3", "faithful")
+
+
+async def test_two_runs_restart_a_server_once(nursery: Nursery) -> None:
+    """Both find the parser on; one restarts, the other finds it off."""
+    standin = nursery.start(*PARSER)
+    both = await asyncio.gather(*(_ensure(standin, restart="local") for _ in range(2)))
+    assert sorted(report.restarted is not None for report in both) == [False, True]
+
+
+async def until_running(client: ServerClient) -> None:
+    """Return when the server runs a request."""
+    async with asyncio.timeout(30):
+        while True:
+            loads = await client.loads()
+            if loads is not None and loads.running:
+                return
+            await asyncio.sleep(0.05)  # polling another process
+
+
+async def test_a_server_that_works_for_others_is_left_alone(nursery: Nursery) -> None:
+    """Foreign work in flight: refused after the drain time, unless the job says otherwise."""
+    standin = nursery.start(*PARSER)
+    async with ServerClient(standin.url, Access()) as client:
+        long = {"max_new_tokens": 3900, "ignore_eos": True}
+        body = {"input_ids": prompt("Hello!").tolist(), "sampling_params": long}
+        working = asyncio.ensure_future(client.ask("/generate", body))
+        await until_running(client)
+        with pytest.raises(SurroundingsError, match="it serves others"):
+            await restart_without_parser(client, drain_seconds=0.5, ready_seconds=30.0)
+        assert find_server(standin.url).pid == standin.pid
+        done = await restart_without_parser(client, drain_seconds=0.5, ready_seconds=30.0, busy_too=True)
+        assert done is not None
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_a_server_that_does_not_come_back_shows_its_log(nursery: Nursery, tmp_path: Path) -> None:
+    """The model is gone when it is started again: status and last lines of the log are in the error."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    standin = nursery.start(*PARSER, "--model-path", str(model))
+    (model / "config.json").unlink()
+    settings = attrs.evolve(fleet_settings(standin.url, restart="local"), log_dir=tmp_path)
+    with pytest.raises(SurroundingsError, match=r"(?s)ended with status 1.*config\.json"):
+        await ensure_servers(settings)
+
+
+def test_secrets_of_the_command_are_not_in_the_log_tail(tmp_path: Path) -> None:
+    """SGLang prints its arguments at start, keys too: they are replaced."""
+    (tmp_path / "log").write_text("server_args=(api_key='sk-1') --admin-api-key sk-2\n")
+    told = log_tail(tmp_path / "log", ["x", "--api-key", "sk-1"])
+    assert "server_args" in told
+    assert "sk-1" not in told
+    assert "sk-2" not in told
+
+
+def test_what_is_no_server_is_not_touched() -> None:
+    """A listening process that is not SGLang, a free port, a foreign host: refused, with what was found."""
+    code = (
+        "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+        "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    try:
+        with pytest.raises(SurroundingsError, match="expected an SGLang server"):
+            find_server(f"http://127.0.0.1:{port}")
+        assert process.poll() is None
+    finally:
+        process.communicate()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(SurroundingsError, match="found nothing"):
+            find_server(f"http://127.0.0.1:{free.getsockname()[1]}")
+    with pytest.raises(SurroundingsError, match="loopback"):
+        find_server("http://192.0.2.1:30000")
+
+
+async def test_commands_of_the_user_restart_a_server(nursery: Nursery, tmp_path: Path) -> None:
+    """`restart: command`: stop and start as the job says, waited for, checked, probed."""
+    standin = nursery.start(*PARSER)
+    port = standin.url.rsplit(":", 1)[1]
+    start = tmp_path / "start.sh"
+    start.write_text(
+        f"cd {ROOT}\n"
+        f"setsid {sys.executable} -m deployments.standin --host $1 --port $2 "
+        f">{tmp_path}/log 2>&1 </dev/null &\n"
+    )
+    stop = f"kill {standin.pid}"
+    commands = {"stop": stop, "start": f"sh {start} {{host}} {{port}}"}
+    report = await _ensure(standin, restart="command", restart_commands=commands)
+    assert report.info.reasoning_parser is None
+    assert report.restarted is not None
+    assert report.restarted.now == f"{stop}; sh {start} 127.0.0.1 {port}"
+    assert os.getpgid(find_server(standin.url).pid) != os.getpgid(0)
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("false", "ended with status 1"),
+        ("no-such-program-here", "cannot run"),
+        ("echo {nobody}", "restart_commands"),
+    ],
+)
+async def test_a_command_that_fails_is_shown(nursery: Nursery, command: str, word: str) -> None:
+    """The command, its status and its output are in the error."""
+    standin = nursery.start(*PARSER)
+    with pytest.raises(SurroundingsError, match=word):
+        await _ensure(standin, restart="command", restart_commands={"restart": command})
