@@ -50,6 +50,7 @@ class Scripted:
         self.text_ids = PROMPT.tolist()
         self.loads: dict[str, Any] | None = None
         self.seen: list[dict[str, Any]] = []
+        self.requests: list[web.Request] = []
         self.aborted: list[str] = []
         self.running = 0
         self.most_running = 0
@@ -68,6 +69,7 @@ class Scripted:
         body = await request.json()
         before = len(self.rows)
         self.seen.append(body)
+        self.requests.append(request)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:

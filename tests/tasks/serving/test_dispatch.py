@@ -274,3 +274,86 @@ def test_payload_is_json_with_every_key() -> None:
 
     body = json.loads(build_payload(requests(1)[0], PLAN.sampling, "r" * 32, VOCAB, "0.5.23"))
     assert set(SAMPLING_DEFAULTS) | {"max_new_tokens", "sampling_seed"} == set(body["sampling_params"])
+
+
+async def test_a_body_without_end_is_not_read_to_its_end() -> None:
+    """A reply of endless bytes is cut at its bound and counts as a failed attempt; the row is made after."""
+    async with scripted_server() as server:
+        sent = 0
+
+        async def flood(body: dict, before: int) -> web.StreamResponse | None:
+            nonlocal sent
+            if before != 2:
+                return None
+            answer = web.StreamResponse()
+            await answer.prepare(server.requests[-1])
+            while sent < 1 << 28:
+                await answer.write(b"9," * 65536)
+                sent += 1 << 17
+            return answer
+
+        server.hook = flood
+        lane = ListLane(requests(8))
+        await _run(lane, server)
+        assert_right(lane)
+        assert [outcome for _, outcome, _ in lane.failures] == ["malformed"]
+        assert sent < 1 << 26
+
+
+async def test_a_reply_that_drips_is_given_up_after_its_deadline() -> None:
+    """Bytes that come for ever without an end: given up, aborted by rid, made again."""
+    async with scripted_server() as server:
+
+        async def drip(body: dict, before: int) -> web.StreamResponse | None:
+            if before != 2:
+                await asyncio.sleep(0.02)
+                return (
+                    web.json_response(server.reply(body) | {"output_ids": [10] * 16}) if before < 2 else None
+                )
+            answer = web.StreamResponse()
+            await answer.prepare(server.requests[-1])
+            while True:
+                await answer.write(b" ")
+                await asyncio.sleep(0.05)
+
+        server.hook = drip
+        lane = ListLane(requests(8))
+        await _run(lane, server)
+        assert {c.row_id for c in lane.completions} == lane.planned
+        assert [outcome for _, outcome, _ in lane.failures] == ["lost"]
+        assert len(server.aborted) == 1
+
+
+async def test_the_window_grows_until_a_row_waits_and_shrinks_on_refusal() -> None:
+    """A server that runs twelve but told four: the window finds the twelve; 503s take it down again."""
+    async with scripted_server() as server:
+
+        async def room(body: dict, before: int) -> web.StreamResponse | None:
+            server.loads = {
+                "num_running_reqs": min(12, server.running),
+                "num_waiting_reqs": max(0, server.running - 12),
+            }
+            await asyncio.sleep(0.05)
+            return None
+
+        server.hook = room
+        async with Fleet(settings(server.url)) as fleet:
+            await fleet.ensure()
+            async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch:
+                lane = ListLane(requests(400))
+                await dispatch.run(lane)
+                grown = fleet.servers[0].window.limit
+
+                async def full(body: dict, before: int) -> web.StreamResponse | None:
+                    if server.running > 6:
+                        return web.json_response({"message": "The request queue is full."}, status=503)
+                    return await room(body, before)
+
+                server.hook = full
+                second = ListLane(requests(100, first=400))
+                await dispatch.run(second)
+        assert_right(lane)
+        assert_right(second)
+        assert 12 <= grown <= 18
+        assert fleet.servers[0].window.limit < grown
+        assert second.failures == []
