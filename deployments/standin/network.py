@@ -56,7 +56,7 @@ class Network:
 
         The cut depends on the context alone. Returns hidden float32[n, hidden] of the n ids of the piece.
         """
-        rows = LONG if len(context) - start > 2 * ROWS else ROWS
+        rows = LONG if len(context) - start > 3 * ROWS else ROWS
         piece = context[start : start + rows]
         padded = np.zeros(rows, np.intp)
         padded[: len(piece)] = piece

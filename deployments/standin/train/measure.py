@@ -49,13 +49,8 @@ def judged(ids: list[int], template: ChatTemplate) -> Answer:
     return Answer(ids, reasoning, whole)
 
 
-async def _ask(
-    session: aiohttp.ClientSession, gate: asyncio.Semaphore, prompt: list[int], sampling: dict[str, Any]
-) -> list[int]:
-    async with (
-        gate,
-        session.post("/generate", json={"input_ids": prompt, "sampling_params": sampling}) as reply,
-    ):
+async def _ask(session: aiohttp.ClientSession, gate: asyncio.Semaphore, body: dict[str, Any]) -> list[int]:
+    async with gate, session.post("/generate", json=body) as reply:
         ids: list[int] = (await reply.json())["output_ids"]
         return ids
 

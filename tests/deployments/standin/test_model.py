@@ -9,11 +9,11 @@ import pytest
 from deployments.standin.arguments import MODEL
 from deployments.standin.template import ChatTemplate
 
-CONTROL = (
+CONTROL = [
     "[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>",
-    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
-    "<|im_middle|>", "<think>", "</think>",
-)  # fmt: skip
+    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|im_middle|>", "<think>", "</think>",
+]  # fmt: skip
 PROBE = "don't I'll 12345 naïve 你好 привет हिन्दी ไทย  \n\n x=1;\t</think> <|im_end|> e\u0301"
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
