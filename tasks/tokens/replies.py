@@ -1,5 +1,6 @@
 """A checked answer as the message that a client would hold, decoded from its segments."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,18 @@ def answer_message(
 
 
 def answer_calls(vocabulary: Vocabulary, completion: Completion, verdict: Verdict) -> list[Call]:
-    """Return the tool calls of a completion, read from its tool segments."""
-    return read_calls(_text(vocabulary, completion, verdict, "tool_calls"))
+    """Return the tool calls of a completion, read from its tool segments and the header in front of each.
+
+    gpt-oss may name the function in the header: `assistant to=functions.look<|channel|>…`.
+    """
+    ids = np.concatenate([completion.input_ids, completion.output_ids])
+    segments = verdict.segments
+    parts = [
+        ids[(before if before.kind == "closer" else segment).start : segment.stop]
+        for before, segment in pairwise(segments)
+        if segment.kind == "tool_calls"
+    ]
+    return read_calls("".join(vocabulary.decode(part.tolist()) for part in parts))
 
 
 def _text(vocabulary: Vocabulary, completion: Completion, verdict: Verdict, kind: str) -> str:

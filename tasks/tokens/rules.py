@@ -82,6 +82,8 @@ CHANNELS: Final[Transitions] = MappingProxyType(
         (State.NEXT_HEADER, Symbol.FINAL): State.FINAL_HEADER,
         (State.NEXT_HEADER, Symbol.COMMENTARY): State.COMMENT_HEADER,
         (State.NEXT_HEADER, Symbol.CALLING): State.CALL_HEADER,
+        (State.FIRST_FINAL_HEADER, Symbol.CONSTRAIN): State.FIRST_FINAL_HEADER,
+        (State.FINAL_HEADER, Symbol.CONSTRAIN): State.FINAL_HEADER,
         (State.FIRST_FINAL_HEADER, Symbol.MESSAGE): State.CONTENT,
         (State.FINAL_HEADER, Symbol.MESSAGE): State.CONTENT,
         (State.COMMENT_HEADER, Symbol.MESSAGE): State.COMMENT,

@@ -118,6 +118,9 @@ OWN_SEGMENT: Final[Mapping[Symbol, str]] = MappingProxyType(
 )
 """Kind of a control id itself; what is missing here takes the kind of the state that it leads to."""
 
+ENDS_SEGMENT: Final = frozenset({Symbol.MESSAGE, Symbol.CONSTRAIN})
+"""Control ids that still belong to the state that they end: the last of a header."""
+
 CUT: Final[Mapping[State, Code]] = MappingProxyType(
     {
         State.MUST_OPEN: Code.CUT_IN_REASONING,

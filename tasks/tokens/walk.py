@@ -9,6 +9,7 @@ from tasks.tokens.scan import LONG_GAP
 from tasks.tokens.states import (
     BLANK_ONLY,
     CUT,
+    ENDS_SEGMENT,
     FAULT,
     FIRST,
     OWN_SEGMENT,
@@ -87,7 +88,8 @@ class Walk:
             return
         if blank and not self._may_be_empty(state, symbol, at):
             return
-        self._push(OWN_SEGMENT.get(symbol) or self._kind(following), at, at + 1)
+        owner = state if symbol in ENDS_SEGMENT else following
+        self._push(OWN_SEGMENT.get(symbol) or self._kind(owner), at, at + 1)
         self._state = following
         self._at = at + 1
 

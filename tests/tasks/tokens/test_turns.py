@@ -11,6 +11,7 @@ from tasks.records import Completion, Ragged, Request, as_ids
 from tasks.spec import SamplingSpec
 from tasks.tokens.conversations import answer_points, extends_previous
 from tasks.tokens.grammar import Grammar, check_row
+from tasks.tokens.replies import answer_calls, answer_message
 from tasks.tokens.rowid import row_id, split_row_id
 from tasks.tokens.sampling import LengthLimits, resolve_sampling, row_seed
 from tasks.tokens.turns import BatchTurns, plan_conversations
@@ -264,6 +265,34 @@ def test_calls_without_a_recorded_result_end_the_conversation(match: str, text: 
     following, unsent = made.follow(reply(vocabulary, made.open({})[0][0], text))
     assert following is None
     assert [row.code for row in unsent] == ["unreached", "unreached"]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deepseek-v3.1", "glm-4.7-flash", "minimax-m2", "gpt-oss"])
+def test_every_familys_answer_is_read_back(family: str, load: Load) -> None:
+    """Content, reasoning and calls of an answer are what the model wrote, without a control token in them."""
+    vocabulary, grammar = load(family, True)
+    request = batch(vocabulary, grammar, Record((user("a"),))).open({})[0][0]
+    row = reply(vocabulary, request, answer(grammar, content="My words.", reasoning="I think."))
+    message = answer_message(vocabulary, grammar, row, check_row(grammar, row))
+    assert message == {"role": "assistant", "content": "My words.", "reasoning_content": "I think."}
+    row = reply(vocabulary, request, answer(grammar, tools=True, reasoning="I think."))
+    message = answer_message(vocabulary, grammar, row, check_row(grammar, row))
+    assert message["reasoning_content"] == "I think."
+    assert message["content"] == ""
+    assert message["tool_calls"][0]["function"]["name"] == "look"
+
+
+def test_a_function_named_in_the_header_is_read(load: Load) -> None:
+    """gpt-oss writes the function's name in front of the channel or behind it."""
+    vocabulary, grammar = load("gpt-oss", True)
+    request = batch(vocabulary, grammar, Record((user("a"),))).open({})[0][0]
+    text = (
+        "<|channel|>analysis<|message|>T<|end|><|start|>assistant to=functions.look<|channel|>commentary json"
+        '<|message|>{"x": 1}<|call|>'
+    )
+    row = reply(vocabulary, request, text)
+    calls = answer_calls(vocabulary, row, check_row(grammar, row))
+    assert [(call.name, call.arguments) for call in calls] == [("look", '{"x": 1}')]
 
 
 @pytest.mark.shared
