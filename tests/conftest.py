@@ -1,5 +1,6 @@
 """What tests share: real servers on free ports, each in its own folder, each ended by whoever started it."""
 
+import json
 import os
 import signal
 import socket
@@ -12,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from deployments.standin.launch import Standin, start_standin
+from tests.jobs import Ran, Rawseq
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 START_SECONDS = 120.0
+RUN_SECONDS = 240
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -88,3 +93,30 @@ def rawseq_env(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> di
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "140",
     }
+
+
+@pytest.fixture
+def rawseq(rawseq_env: dict[str, str], tmp_path: Path) -> Rawseq:
+    """Run `rawseq ARGUMENTS` in the test's folder with `--json` and return what it left."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "deployments.main", *arguments, "--json"],
+            cwd=tmp_path,
+            env=rawseq_env | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return Ran(done.returncode, lines, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> Iterator[Standin]:
+    """A stand-in of this test's own, without a parser, whose rows are the same however they are batched."""
+    server = start_standin(["--enable-deterministic-inference"], tmp_path / "standin.log")
+    yield server
+    server.end()

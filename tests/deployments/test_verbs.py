@@ -21,9 +21,7 @@ from deployments.standin.launch import Standin, start_standin
 from tasks.spec import ModelSpec
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import load_vocabulary
-from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
-
-pytest_plugins = ["tests.flows.conftest"]
+from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
 @pytest.mark.parametrize(

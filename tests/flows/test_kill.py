@@ -15,7 +15,7 @@ import pytest
 
 from deployments.standin.launch import Standin
 from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
+from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 KILLS = 20
 RECORDS = 120

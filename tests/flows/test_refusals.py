@@ -12,7 +12,7 @@ from deployments.presets import STANDIN_MODEL
 from deployments.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
 from tests.conftest import free_port
-from tests.flows.conftest import Rawseq, write_job, write_prompts
+from tests.jobs import Rawseq, write_job, write_prompts
 
 GOOD = '{"id": "a", "prompt": "hi"}\n'
 

@@ -7,7 +7,7 @@ import pytest
 
 from deployments.standin.launch import Standin, start_standin
 from tasks.storage.shard_reader import decode_shard
-from tests.flows.conftest import Rawseq, opened, write_job, write_prompts
+from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
 def accepted(store: Path) -> dict[str, list[int]]:

@@ -1,22 +1,16 @@
-"""Runs of the main flow as a user starts them: the `rawseq` command in a process of its own."""
+"""Jobs as tests write them, and what a `rawseq` command left."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
-import pytest
 import yaml
 
 from deployments.presets import STANDIN_MODEL
-from deployments.standin.launch import Standin, start_standin
 from tasks.spec import StoreSpec
 from tasks.storage.store import ObjectStore, find_job
-
-RUN_SECONDS = 240
 
 
 @attrs.frozen(slots=True)
@@ -34,33 +28,6 @@ class Ran:
 
 
 Rawseq = Callable[..., Ran]
-
-
-@pytest.fixture
-def rawseq(rawseq_env: dict[str, str], tmp_path: Path) -> Rawseq:
-    """Run `rawseq ARGUMENTS` in the test's folder with `--json` and return what it left."""
-
-    def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "deployments.main", *arguments, "--json"],
-            cwd=tmp_path,
-            env=rawseq_env | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS,
-        )
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        return Ran(done.returncode, lines, done.stderr)
-
-    return run
-
-
-@pytest.fixture
-def standin(tmp_path: Path) -> Iterator[Standin]:
-    """A stand-in of this test's own, without a parser, whose rows are the same however they are batched."""
-    server = start_standin(["--enable-deterministic-inference"], tmp_path / "standin.log")
-    yield server
-    server.end()
 
 
 def write_prompts(path: Path, count: int) -> Path:
