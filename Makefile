@@ -3,13 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test test-sglang bench lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
 
 test: $(VENV)/.test-ready lint
 	$(BIN)/python -m pytest
+
+# A genuine SGLang on the CPU, in an environment of its own (about 10 GB), held against the stand-in.
+SGLANG_VENV := .venv-sglang
+test-sglang: $(VENV)/.test-ready $(SGLANG_VENV)/.ready
+	RAWSEQ_SGLANG_PYTHON=$(CURDIR)/$(SGLANG_VENV)/bin/python $(BIN)/python -m pytest tests/contract
+
+$(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
+	$(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python -m pip install -q --no-deps -r .ci/sglang.lock.txt
+	touch $@
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
