@@ -75,7 +75,7 @@ def prove_ids(tokenizer: Any, folder: Path) -> None:
 
 
 def prove_control_ids(dialect: Dialect, control: Mapping[str, int]) -> None:
-    """Check that each control token's text becomes its one id.
+    """Check that each control token's text becomes its one id, and that the id becomes the text.
 
     Raises:
         TokenizerError: with the first that does not.
@@ -84,6 +84,9 @@ def prove_control_ids(dialect: Dialect, control: Mapping[str, int]) -> None:
         got = dialect.encode(text)
         if got != [id]:
             raise TokenizerError(f"control token {text!r}: expected [{id}], got {got}")
+        back = dialect.tokenizer.decode([id], skip_special_tokens=False)
+        if back != text:
+            raise TokenizerError(f"control token {id}: expected {text!r}, got {back!r}")
 
 
 def prove_one_start(dialect: Dialect, args: Mapping[str, Any], control: Mapping[str, int]) -> None:
