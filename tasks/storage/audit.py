@@ -1,13 +1,16 @@
-"""The audit: everything that the ledger claims, read back and checked. One batch is in memory at a time."""
+"""The audit: everything that the ledger claims, read back and checked, a few batches in memory."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from tasks.errors import DataError
 from tasks.records import Completion, Ragged, Verdict
 from tasks.storage import audit_rows
-from tasks.storage.audit_files import read_files
+from tasks.storage.audit_files import Fetched, decode_files, fetch_files
 from tasks.storage.audit_report import AuditReport, Check
+from tasks.storage.audit_rows import BatchRows
 from tasks.storage.duplicates import MASK, HashSpill
 from tasks.storage.ledger import Ledger
 from tasks.storage.plan import Batch, Plan
@@ -16,6 +19,9 @@ from tasks.storage.store import ObjectStore, canonical, sha256_hex
 
 RowCheck = Callable[[Ragged, Ragged, Sequence[Completion]], Sequence[Verdict]]
 """The grammar, handed in: prompts, outputs and completions of a file to one verdict a row."""
+
+_AHEAD = 8
+"""Batches whose files are fetched while earlier ones are checked."""
 
 _NAMES = (
     "job",
@@ -98,7 +104,24 @@ class _Audit:
         return plan
 
     def _receipts(self, plan: Plan) -> Iterator[Receipt]:
-        """Check every receipt; yield those that count."""
+        """Check every receipt and, a few ahead, read the files of those that count; yield these."""
+        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="rawseq-audit") as pool:
+            waiting: deque[tuple[Receipt, Future[Fetched]]] = deque()
+            for receipt in self._counting(plan):
+                waiting.append((receipt, pool.submit(fetch_files, self._store, receipt)))
+                if len(waiting) > _AHEAD:
+                    yield self._checked(plan, *waiting.popleft())
+            while waiting:
+                yield self._checked(plan, *waiting.popleft())
+
+    def _checked(self, plan: Plan, receipt: Receipt, fetched: "Future[Fetched]") -> Receipt:
+        rows = decode_files(self._checks["objects"], receipt, fetched.result())
+        if rows is not None:
+            self._check_batch(rows, _planned(plan, receipt.batch))
+        return receipt
+
+    def _counting(self, plan: Plan) -> Iterator[Receipt]:
+        """Check every receipt; yield the highest generation of each batch."""
         check = self._checks["receipts"]
         counting = self._ledger.committed()
         generations: dict[int, int] = {}
@@ -112,7 +135,6 @@ class _Audit:
                 continue
             self._listed.update(entry.key for entry in receipt.files().values())
             if counting[place[0]] == place[1]:
-                self._check_batch(receipt, _planned(plan, receipt.batch))
                 yield receipt
         for batch, count in generations.items():
             check.expect(
@@ -158,10 +180,7 @@ class _Audit:
             receipt.template_sha256,
         )
 
-    def _check_batch(self, receipt: Receipt, planned: Batch | None) -> None:
-        rows = read_files(self._store, self._checks["objects"], receipt)
-        if rows is None:
-            return
+    def _check_batch(self, rows: BatchRows, planned: Batch | None) -> None:
         checks = self._checks
         audit_rows.check_counts(checks["counts"], rows)
         audit_rows.check_provenance(checks["provenance"], rows)
@@ -184,7 +203,7 @@ class _Audit:
             return
         first: dict[str, str] = {}
         for receipt in self._ledger.iter_receipts():
-            rows = read_files(self._store, self._checks["objects"], receipt)
+            rows = decode_files(Check("again"), receipt, fetch_files(self._store, receipt))
             for key, part, _ in rows.parts() if rows else ():
                 for index, row_id in enumerate(part.row_ids):
                     if hash(row_id) & MASK not in suspects:

@@ -1,6 +1,6 @@
 """The files of one receipt, read back against their digests and their schemas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -20,11 +20,27 @@ _DECODERS: Final[dict[str, Callable[[bytes, str], Any]]] = {
 }
 
 
-def read_files(store: ObjectStore, check: Check, receipt: Receipt) -> BatchRows | None:
-    """Read and decode a batch's files; None, with the problems noted, when one of them cannot be."""
+Fetched = Mapping[str, bytes | DataError]
+"""What was read of a receipt's files, by kind: bytes, or why there are none."""
+
+
+def fetch_files(store: ObjectStore, receipt: Receipt) -> Fetched:
+    """Read a receipt's files; blocks, and may run in any thread."""
+    return {kind: _fetch(store, entry) for kind, entry in receipt.files().items()}
+
+
+def _fetch(store: ObjectStore, entry: FileEntry) -> bytes | DataError:
+    try:
+        return store.get(entry.key)
+    except DataError as error:
+        return error
+
+
+def decode_files(check: Check, receipt: Receipt, fetched: Fetched) -> BatchRows | None:
+    """Check digests and decode; None, with the problems noted, when a file is not what the receipt says."""
     found: dict[str, Any] = {}
     for kind, entry in receipt.files().items():
-        data = _read_file(store, check, kind, entry)
+        data = _checked(check, kind, entry, fetched[kind])
         if data is None:
             continue
         try:
@@ -38,14 +54,12 @@ def read_files(store: ObjectStore, check: Check, receipt: Receipt) -> BatchRows 
     )
 
 
-def _read_file(store: ObjectStore, check: Check, kind: str, entry: FileEntry) -> bytes | None:
+def _checked(check: Check, kind: str, entry: FileEntry, data: bytes | DataError) -> bytes | None:
     expected = f"{FOLDERS[kind]}/{entry.sha256}.parquet"
     check.expect(entry.key == expected, entry.key, f"{expected} for a {kind} file", entry.key)
-    try:
-        data = store.get(entry.key)
-    except DataError as error:
-        check.problem(entry.key, None, f"{entry.bytes} bytes with sha256 {entry.sha256}", error)
+    text = f"{entry.bytes} bytes, sha256 {entry.sha256}"
+    if isinstance(data, DataError):
+        check.problem(entry.key, None, text, data)
         return None
     found = (len(data), sha256_hex(data))
-    text = f"{entry.bytes} bytes, sha256 {entry.sha256}"
     return data if check.expect(found == (entry.bytes, entry.sha256), entry.key, text, found) else None

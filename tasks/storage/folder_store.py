@@ -119,6 +119,20 @@ class FolderStore:
         except OSError as error:
             self._refuse(key, error)
 
+    def abort_leftovers(self, older_than_seconds: float) -> int:
+        """See `ObjectStore.abort_leftovers`: temporary files of writers that were killed."""
+        count = 0
+        try:
+            for path in self.folder.rglob(f"{_TEMPORARY}*"):
+                if time.time() - path.stat().st_mtime >= older_than_seconds:
+                    path.unlink(missing_ok=True)
+                    count += 1
+        except FileNotFoundError:
+            pass  # its writer has just finished
+        except OSError as error:
+            self._refuse("", error)
+        return count
+
     def close(self) -> None:
         """See `ObjectStore.close`; a folder holds nothing open."""
 
@@ -131,6 +145,7 @@ def disk_advice(error: OSError) -> str:
     advice = {
         errno.ENOSPC: "free space on that disk, then run again: the job resumes",
         errno.EDQUOT: "raise the quota or free space, then run again: the job resumes",
+        errno.EFBIG: "the file size limit was reached: raise it (ulimit -f), then run again: the job resumes",
         errno.EROFS: "the file system is read-only: mount it writable or choose another folder",
         errno.EACCES: "give this user write access or choose another folder",
         errno.EPERM: "this file system refuses the call (hard links are needed): choose another folder",

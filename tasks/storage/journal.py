@@ -96,6 +96,11 @@ class Journal:
         self.close()
 
     @property
+    def closed(self) -> bool:
+        """Whether the folder was let go of, by `close` or `remove`."""
+        return self._lock is None
+
+    @property
     def done(self) -> Mapping[str, Entry]:
         """Rows that are finished, by row id."""
         return self._index

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from tasks.errors import LaterError, RawseqError
+from tasks.errors import RawseqError, TakenError
 from tasks.storage.journal import Journal
 from tasks.storage.journal_parts import PartCopy, drop_parts, fetch_parts
 from tasks.storage.lease import LEASE_SECONDS, Leases, home_of
@@ -68,7 +68,7 @@ class Keeper:
         """Open a batch's journal with what other machines left of it, under this run's lease.
 
         Raises:
-            LaterError: a living worker has the batch; try again when it may have committed.
+            TakenError: a living worker has the batch; try again when it may have committed.
             SurroundingsError: another process of this machine has its journal open, or the disk refuses.
         """
         folder = self._root / f"{batch.index:06d}"
@@ -77,7 +77,7 @@ class Keeper:
         try:
             other = self._leases.take(batch.index, holds_journal=True)
             if other is not None:
-                raise LaterError(
+                raise TakenError(
                     f"batch {batch.index}: worker {other} has it and lives; its receipt will come"
                 )
         except BaseException:
@@ -89,7 +89,7 @@ class Keeper:
         return journal
 
     def check(self, batch: Batch) -> None:
-        """Raise `LaterError` when another worker has taken the batch over; see `Leases.check`."""
+        """Raise `TakenError` when another worker has taken the batch over; see `Leases.check`."""
         self._leases.check(batch.index)
 
     def close_journal(self, batch: Batch, journal: Journal) -> None:

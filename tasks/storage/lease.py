@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import orjson
 
-from tasks.errors import LaterError
+from tasks.errors import TakenError
 from tasks.spec import SCHEMA_VERSION
 from tasks.storage.store import MissingError, ObjectStore, canonical
 
@@ -91,12 +91,12 @@ class Leases:
         """Make sure that no other worker has taken the batch over.
 
         Raises:
-            LaterError: one has, because this worker was silent for too long; its work goes on there.
+            TakenError: one has, because this worker was silent for too long; its work goes on there.
         """
         fence, run = self._last(batch)
         if batch not in self.held or fence > self.held[batch]:
             self.held.pop(batch, None)
-            raise LaterError(
+            raise TakenError(
                 f"batch {batch}: expected to hold its lease, got worker {run} with fencing number {fence}: "
                 f"this worker did not show itself for {self.seconds:.0f} s"
             )

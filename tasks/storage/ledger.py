@@ -146,7 +146,7 @@ class Ledger:
         return FileEntry(key, digest, len(data), rows, tokens)
 
     def commit(self, receipt: Receipt) -> Receipt:
-        """Write the receipt, only if absent, and return the one that counts.
+        """Write the receipt, only if absent, read back what stands there, and return it: the one that counts.
 
         Raises:
             DataError: one of its files is not in the store as it says; the receipt is not written.
@@ -160,8 +160,7 @@ class Ledger:
                     f"{entry.bytes} bytes before its receipt, got {info and info.size}"
                 )
         Receipt.of(orjson.loads(receipt_bytes(receipt)), receipt.key)
-        if self._store.put(receipt.key, receipt_bytes(receipt), create_only=True):
-            return receipt
+        self._store.put(receipt.key, receipt_bytes(receipt), create_only=True)
         stored = self.receipt(receipt.batch, receipt.generation)
         if (stored.fingerprint, stored.start, stored.stop) != (
             receipt.fingerprint,

@@ -6,7 +6,6 @@ from typing import Final
 from tasks.errors import DataError
 from tasks.storage.ledger import Ledger
 from tasks.storage.receipt import FOLDERS, parse_receipt_key
-from tasks.storage.s3_store import S3Store
 from tasks.storage.store import ObjectInfo, ObjectStore
 
 DAY_SECONDS: Final = 86_400.0
@@ -35,7 +34,7 @@ def find_orphans(store: ObjectStore, job_id: str) -> Iterator[ObjectInfo]:
 def collect_orphans(
     store: ObjectStore, job_id: str, older_than_seconds: float = DAY_SECONDS
 ) -> tuple[list[str], list[str]]:
-    """Delete orphans that are old enough, and unfinished uploads of the same age.
+    """Delete orphans that are old enough, and half-made objects of that age.
 
     The receipts are read again right before the deletion, so that a file that was committed meanwhile stays.
 
@@ -54,6 +53,5 @@ def collect_orphans(
     deleted = sorted(old & still)
     for key in deleted:
         store.delete(key)
-    if isinstance(store, S3Store):
-        store.abort_leftovers(older_than_seconds)
+    store.abort_leftovers(older_than_seconds)
     return deleted, young

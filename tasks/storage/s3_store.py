@@ -102,18 +102,20 @@ class S3Store:
                 self.modes = attrs.evolve(self.modes, conditional=False)
                 return self.put(key, data, create_only=True)
             self._expect(answer.kind, f"put {key}")
-        self._check_put(key, data, sha256)
-        return True
+        return self._check_put(key, data, sha256, alone=bool(condition) or not create_only)
 
-    def _check_put(self, key: str, data: bytes, sha256: str) -> None:
+    def _check_put(self, key: str, data: bytes, sha256: str, *, alone: bool) -> bool:
         info = self.head(key)
         if info is None or info.size != len(data) or info.sha256 not in ("", sha256):
+            if info is not None and not alone:
+                return False  # another writer came within this round trip; the caller reads what stands
             raise DataError(
                 f"{self._where()}, {key}: expected {len(data)} bytes with sha256 {sha256} after the put, "
                 f"got {info}"
             )
         if self.modes.read_back and self.get(key) != data:
             raise DataError(f"{self._where()}, {key}: expected the bytes that were put, got others back")
+        return True
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`; bytes that contradict the stored digest are fetched again, then refused."""
@@ -203,7 +205,7 @@ class S3Store:
             self._expect(answer.kind, f"delete {key}")
 
     def abort_leftovers(self, older_than_seconds: float) -> int:
-        """Abort unfinished uploads below the prefix that were begun so long ago; return how many."""
+        """See `ObjectStore.abort_leftovers`: multipart uploads that were never finished."""
         found = leftover_uploads(
             self._deadline, lambda: self._client, self._bucket, self._prefix, older_than_seconds
         )

@@ -72,6 +72,9 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens if it is absent."""
 
+    def abort_leftovers(self, older_than_seconds: float) -> int:
+        """Remove half-made objects (never visible as objects) that are so old; return how many there were."""
+
     def close(self) -> None:
         """Release connections."""
 

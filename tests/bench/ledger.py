@@ -132,12 +132,10 @@ def measure(sizes: Iterable[int], root: Path) -> list[dict[str, Any]]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return a Markdown table: wall and CPU seconds, CPU a row and peak memory, with ratios to the first size."""
+    """Return a Markdown table: seconds, CPU a row and peak memory, with ratios to the first size."""
     first = {r["phase"]: r for r in results if r["rows"] == results[0]["rows"]}
-    lines = [
-        "| phase | rows | batches | seconds | µs/row (ratio) | peak MB (ratio) |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = "| phase | rows | batches | seconds | CPU µs/row (ratio) | peak MB (ratio) |"
+    lines = [head, "|---|---|---|---|---|---|"]
     for r in sorted(results, key=lambda r: (PHASES.index(r["phase"]), r["rows"])):
         base = first[r["phase"]]
         cost, base_cost = r["cpu_seconds"] / r["rows"] * 1e6, base["cpu_seconds"] / base["rows"] * 1e6

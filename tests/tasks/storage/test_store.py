@@ -1,6 +1,9 @@
 """One contract, two stores: a folder, and S3 as a real SeaweedFS speaks it."""
 
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -214,6 +217,31 @@ def test_a_folder_leaves_no_half_object(tmp_path: Path) -> None:
     store.put("shards/a.bin", b"1")
     (tmp_path / "shards" / ".tmp-dead").write_bytes(b"half")
     assert [info.key for info in store.list("")] == ["shards/a.bin"]
+    assert store.abort_leftovers(3600.0) == 0
+    assert store.abort_leftovers(0.0) == 1
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == ["a.bin"]
+
+
+def test_a_full_disk_says_so(tmp_path: Path) -> None:
+    """When the disk takes no more the error says what to do, and no half object is left."""
+    child = f"""
+        import resource, signal
+        from tasks.errors import SurroundingsError
+        from tasks.spec import StoreSpec
+        from tasks.storage.store import open_store
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        store = open_store(StoreSpec(uri={str(tmp_path)!r}))
+        store.put("small.bin", b"x")
+        try:
+            store.put("shards/large.bin", bytes(20_000), create_only=True)
+        except SurroundingsError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(child)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "shards/large.bin: File too large (EFBIG): the file size limit was reached" in done.stdout
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["small.bin"]
 
 
 def test_a_read_only_folder_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The start-up probe chooses how a store is used, from what the server really does."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,11 @@ from deployments.seaweed import Seaweed
 from tasks.errors import SurroundingsError
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
+from tasks.storage.ledger import Ledger
+from tasks.storage.s3_client import Modes
 from tasks.storage.s3_store import S3Store
+from tasks.storage.source import open_sources
+from tasks.storage.store import canonical, open_store, sha256_hex
 from tasks.storage.store_probe import prepare_store
 from tests.tasks.storage.conftest import CEPH, s3_access
 from tests.tasks.storage.fault_proxy import Fault, FaultProxy
@@ -115,6 +121,38 @@ def test_no_conditional_puts(
         report = audit(store, kit.row_check)
         assert report.trainable, report.reason
         store.close()
+
+
+def test_two_writers_without_conditions(
+    seaweed: Seaweed, s3_spec: StoreSpec, tmp_path: Path, prompts: Callable[..., Path], kit: Any
+) -> None:
+    """Two workers commit the same batches at once to such a server: one whole receipt a batch stands."""
+    spec = kit.job_spec(tmp_path, str(prompts()), batch={"rows": 5})
+    barrier = threading.Barrier(2)
+
+    def work(number: int) -> None:
+        store = open_store(s3_spec, "job", seaweed.credentials)
+        assert isinstance(store, S3Store)
+        store.modes = Modes(conditional=False)
+        barrier.wait(30)
+        ledger = Ledger(store, spec.job_id)
+        ledger.open_job(spec, kit.resolved)
+        sources = open_sources(spec.prompts)
+        plan = ledger.extend_plan(sources, spec, sha256_hex(canonical(kit.resolved)))
+        for batch in plan.batches:
+            rows = [kit.completion_of(record, number) for record in sources.read(batch)]
+            ledger.commit(kit.receipt_of(ledger, batch, kit.checked_batch(batch.index, rows)))
+        store.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work, number) for number in range(2)]:
+            done.result()
+    store = open_store(s3_spec, "job", seaweed.credentials)
+    report = audit(store, kit.row_check)
+    assert report.trainable, report.reason
+    assert report.batches == {"planned": 5, "committed": 5}
+    assert report.rows["total"] == 25
+    store.close()
 
 
 class StripConditions(FaultProxy):
