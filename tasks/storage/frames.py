@@ -27,6 +27,15 @@ class Frame:
     stop: int
 
 
+@attrs.frozen(slots=True)
+class Entry:
+    """Where a row lies: which part, and the byte range of its frame's body."""
+
+    part: int
+    start: int
+    stop: int
+
+
 def encode_frame(header: dict[str, Any], inputs: Ids | None = None, outputs: Ids | None = None) -> bytes:
     """Return one frame; ids are stored little-endian."""
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)

@@ -14,28 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-import attrs
-
 from tasks.errors import DataError, SurroundingsError
 from tasks.records import Completion
 from tasks.spec import SCHEMA_VERSION
 from tasks.storage.folder_lock import take_folder
 from tasks.storage.folder_store import disk_advice
-from tasks.storage.frames import MAGIC, completion_frame, decode_completion, encode_frame, read_frames
+from tasks.storage.frames import MAGIC, Entry, completion_frame, decode_completion, encode_frame, read_frames
 from tasks.storage.journal_writer import WRITER, OpenPart
 from tasks.storage.plan import Batch
 
 _LOG = logging.getLogger("rawseq.journal")
 _SUFFIX = ".journal"
-
-
-@attrs.frozen(slots=True)
-class Entry:
-    """Where a row lies: which part, and the byte range of its frame's body."""
-
-    part: int
-    start: int
-    stop: int
 
 
 class Journal:
@@ -179,8 +168,7 @@ class Journal:
         return self._attempts[row_id]
 
     def _put(self, frame: bytes) -> int:
-        if self._own is None:
-            raise ValueError(f"{self._folder}: the journal is closed")
+        assert self._own is not None, f"{self._folder}: the journal is closed"
         WRITER.append(self._own, frame)
         start = self._end + 8
         self._end += len(frame)
@@ -246,8 +234,7 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the journal: its batch is committed. Foreign parts stay."""
-        if self._lock is None:
-            raise ValueError(f"{self._folder}: the journal is closed")
+        assert self._lock is not None, f"{self._folder}: the journal is closed"
         for path in self._paths:
             path.unlink(missing_ok=True)
         self.close()
