@@ -1,18 +1,19 @@
 """What the flows that make batches share: the chain of one batch, and many chains at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from tasks.batches import Numbered, RenderedBatch
-from tasks.errors import OperatorError, RawseqError
+from tasks.batches import Numbered, RenderedBatch, close
+from tasks.errors import OperatorError, RawseqError, TakenError
 from tasks.report import Summary
 from tasks.run import current_run
-from tasks.steps import check_tokens, commit_batch, generate_tokens, upload_shard
+from tasks.steps import check_tokens, commit_batch, generate_tokens, left_by_others, upload_shard
 
 Unit = TypeVar("Unit", bound=Numbered)
 
@@ -22,41 +23,44 @@ async def make_batches(
 ) -> list[tuple[int, str]]:
     """Run the batches' chains, many at once and with no barrier; return (batch, error) of those that failed.
 
-    The next batch is rendered when the window is about to run dry, never when an earlier batch ends: how many
-    are open does not gate dispatch. An error that only a person can mend stops the run; its batches resume.
+    A batch that another living worker has is left to it, and taken when that worker falls silent. An error
+    that only a person can mend stops the run; its batches resume.
 
     Args:
         units: what `render` takes, one per batch, in order.
         render: the step that opens a batch.
     """
     failures: list[tuple[int, str]] = []
-    dispatch = current_run().dispatch
-    assert dispatch is not None
-    try:
-        async with asyncio.TaskGroup() as group:
-            for unit in units:
-                await dispatch.hungry()
-                rendered = await _rendered(unit, render, failures)
-                if rendered is None:
-                    continue
-                chain = group.create_task(_attempt(rendered, failures), name=rendered.batch.name)
-                await _opened(rendered, chain)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the group cancelled the others; the first says why
+    while units:
+        taken: list[Unit] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                await _feed(group, units, render, failures, taken)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the group cancelled the others; the first says why
+        units = await left_by_others(taken) if taken else ()
     return sorted(failures)
 
 
-async def _rendered(
-    unit: Unit, render: Callable[[Unit], Awaitable[RenderedBatch]], failures: list[tuple[int, str]]
-) -> RenderedBatch | None:
-    try:
-        return await render(unit)
-    except OperatorError:
-        raise
-    except RawseqError as error:
-        get_run_logger().error("batch %s failed: %s", unit.name, error)
-        failures.append((unit.index, str(error)))
-        return None
+async def _feed(
+    group: asyncio.TaskGroup,
+    units: Sequence[Unit],
+    render: Callable[[Unit], Awaitable[RenderedBatch]],
+    failures: list[tuple[int, str]],
+    taken: list[Unit],
+) -> None:
+    """Open one batch after another, each when the window is about to run dry, never when an earlier one ends.
+
+    How many are open does not gate dispatch.
+    """
+    dispatch = current_run().dispatch
+    assert dispatch is not None
+    for unit in units:
+        await dispatch.hungry()
+        with _noted(unit, failures, taken):
+            rendered = await render(unit)
+            chain = group.create_task(_chain(unit, rendered, failures, taken), name=unit.name)
+            await _opened(rendered, chain)
 
 
 async def _opened(rendered: RenderedBatch, chain: asyncio.Task[None]) -> None:
@@ -66,26 +70,35 @@ async def _opened(rendered: RenderedBatch, chain: asyncio.Task[None]) -> None:
     opened.cancel()
 
 
-async def _attempt(rendered: RenderedBatch, failures: list[tuple[int, str]]) -> None:
+@contextmanager
+def _noted(unit: Numbered, failures: list[tuple[int, str]], taken: list[Any]) -> Iterator[None]:
+    """Turn the failure of one batch into an entry, so that the others go on."""
     try:
-        await make_batch(rendered)
+        yield
     except OperatorError:
         raise
+    except TakenError as error:
+        get_run_logger().info("batch %s: %s", unit.name, error)
+        taken.append(unit)
     except RawseqError as error:
-        get_run_logger().error("batch %s failed: %s", rendered.batch.name, error)
-        failures.append((rendered.batch.index, str(error)))
+        get_run_logger().error("batch %s failed: %s", unit.name, error)
+        failures.append((unit.index, str(error)))
 
 
-async def make_batch(rendered: RenderedBatch) -> None:
+async def _chain(
+    unit: Numbered, rendered: RenderedBatch, failures: list[tuple[int, str]], taken: list[Any]
+) -> None:
     """Take one opened batch through its other four steps."""
-    try:
-        await generate_tokens(rendered)
-        checked = await check_tokens(rendered)
-        files = await upload_shard(rendered, checked)
-        del checked
-        await commit_batch(rendered, files)
-    finally:
-        rendered.close()
+    run = current_run()
+    with _noted(unit, failures, taken):
+        try:
+            await generate_tokens(rendered)
+            checked = await check_tokens(rendered)
+            files = await upload_shard(rendered, checked)
+            del checked
+            await commit_batch(rendered, files)
+        finally:
+            await run.in_thread(close, run, rendered)
 
 
 def end_state(summary: Summary) -> State[Any]:

@@ -46,10 +46,6 @@ class RenderedBatch:
     generation: int = 0
     opened: asyncio.Event = attrs.field(factory=asyncio.Event)
 
-    def close(self) -> None:
-        """Flush and close the journal."""
-        self.journal.close()
-
 
 class Numbered(Protocol):
     """A batch, or a batch again."""
@@ -70,8 +66,9 @@ def plan(run: Run) -> tuple[Batch, ...]:
     pending = run.ledger.pending(run.plan)
     run.sources = sources
     waiting = {batch.index for batch in pending}
-    done = (batch for batch in run.plan.batches if batch.index not in waiting)
+    done = [batch for batch in run.plan.batches if batch.index not in waiting]
     sweep_journals(run.journal_root, run.spec.job_id, done)
+    run.keeper.sweep(done)
     run.progress.batches = len(pending)
     run.progress.records = sum(batch.stop - batch.start for batch in pending)
     return tuple(pending)
@@ -128,17 +125,36 @@ def render(
     assert run.limits is not None
     records = run.sources.read(batch)
     conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
+    spec = run.spec
     turns = BatchTurns(
         conversations,
         run.vocabulary,
         run.grammar,
         sampling or run.sampling,
         run.limits,
-        run.spec.model.control_tokens,
+        spec.model.control_tokens,
+        spec.tools.match,
+        run.mixes,
+        spec.policy.rounds if spec.policy.on_length == "continue" else 0,
     )
-    folder = f"{batch.index:06d}" + (f".g{generation}" if generation else "")
-    journal = Journal.open(run.journal_root / folder, run.spec.job_id, batch, part=run.name)
-    return RenderedBatch(batch, turns, journal, generation)
+    return RenderedBatch(batch, turns, _open_journal(run, batch, generation), generation)
+
+
+def _open_journal(run: Run, batch: Batch, generation: int) -> Journal:
+    if generation == 0:
+        return run.keeper.open_journal(run.spec.job_id, batch)
+    folder = run.journal_root / f"{batch.index:06d}.g{generation}"
+    return Journal.open(folder, run.spec.job_id, batch, part=run.name)
+
+
+def close(run: Run, rendered: RenderedBatch) -> None:
+    """Close the journal of a batch that is not committed, and let go of it."""
+    if rendered.journal.closed:  # it is committed
+        return
+    if rendered.generation == 0:
+        run.keeper.close_journal(rendered.batch, rendered.journal)
+    else:
+        rendered.journal.close()
 
 
 async def generate(run: Run, rendered: RenderedBatch) -> int:

@@ -55,7 +55,11 @@ def upload(run: Run, checked: CheckedBatch) -> BatchFiles:
 
 
 def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
-    """Write the batch's receipt if absent, then drop its journal; return the receipt that counts."""
+    """Write the batch's receipt if absent, then drop its journal; return the receipt that counts.
+
+    Raises:
+        TakenError: another worker took the batch over while this one was silent; it goes on there.
+    """
     total = sum(files.by_verdict.values())
     batch = rendered.batch
     receipt = Receipt(
@@ -79,8 +83,13 @@ def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
         resolved_sha256=run.resolved_sha256,
         template_sha256=run.resolved["tokenizer"]["template_sha256"],
     )
+    if rendered.generation:
+        winner = run.ledger.commit(receipt)
+        rendered.journal.remove()
+        return winner
+    run.keeper.check(batch)
     winner = run.ledger.commit(receipt)
-    rendered.journal.remove()
+    run.keeper.committed(batch, rendered.journal)
     return winner
 
 

@@ -10,6 +10,7 @@
     │   └── SurroundingsError    server away, bucket missing, credentials, disk full        exit 5
     ├── ServerError            this server cannot answer this; another one, or later, may   retried
     ├── LaterError             the same call may work in a moment (throttling, reset)       retried
+    │   └── TakenError           another living worker has the batch
     ├── RowError               nobody can make this row: it is rejected with a code
     └── DataError              stored bytes are not what they claim to be                   exit 1
 
@@ -71,6 +72,10 @@ class LaterError(RawseqError):
     """The same call may work in a moment: throttling, a reset connection, a lost response."""
 
     retry = True
+
+
+class TakenError(LaterError):
+    """Another living worker has this batch: its receipt will come, or its lease will lapse."""
 
 
 class RowError(RawseqError):

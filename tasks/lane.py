@@ -47,7 +47,12 @@ class BatchLane:
         return self._ready.popleft() if self._ready else None
 
     def finished(self, completion: Completion) -> None:
-        """Keep a completion and queue what follows it."""
+        """Keep a completion and queue what follows it: a further round of a cut row, or the next turn."""
+        settled = self._turns.settle(completion)
+        if isinstance(settled, Request):
+            self._ready.append(settled)
+            return
+        completion = settled
         self._keep(completion)
         self._progress.finished(completion.output_ids.size)
         request, unsent = self._turns.follow(completion)

@@ -10,6 +10,7 @@ from tasks.spec import JobSpec
 from tasks.storage.record import Record
 from tasks.storage.source import open_sources
 from tasks.tokens.grammar import discover_grammar
+from tasks.tokens.mixture import read_mix
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
 from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.tokens.vocabulary import Vocabulary
@@ -50,8 +51,16 @@ def _rows(spec: JobSpec, vocabulary: Vocabulary, records: Iterator[Record]) -> I
     sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
     while part := list(islice(records, RECORDS_AT_ONCE)):
         conversations = plan_conversations(part, spec.prompts.turns, spec.sampling.samples)
-        policy = spec.model.control_tokens
-        turns = BatchTurns(conversations, vocabulary, grammar, sampling, LengthLimits(), policy)
+        turns = BatchTurns(
+            conversations,
+            vocabulary,
+            grammar,
+            sampling,
+            LengthLimits(),
+            spec.model.control_tokens,
+            spec.tools.match,
+            read_mix(spec.sampling.mix),
+        )
         requests, unsent = turns.open({})
         found: dict[str, Request | Completion] = {row.row_id: row for row in requests}
         found |= {row.row_id: row for row in unsent}

@@ -110,7 +110,7 @@ def render_again(run: Run, retry: Retry) -> RenderedBatch:
                 rendered.journal.append(completion)
             rendered.journal.flush()
     except BaseException:
-        rendered.close()
+        rendered.journal.close()
         raise
     return rendered
 

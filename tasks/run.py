@@ -21,12 +21,14 @@ from tasks.report import Progress, Summary
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
 from tasks.spec import JobSpec
+from tasks.storage.keeper import Keeper
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.source import Sources
 from tasks.storage.store import ObjectStore
 from tasks.storage.store_findings import StoreProbe
 from tasks.storage.store_probe import prepare_store
 from tasks.tokens.grammar import Grammar, discover_grammar
+from tasks.tokens.mixture import Mix, read_mix
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling, resolve_sampling
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 
@@ -50,10 +52,12 @@ class Run:
         vocabulary: the job's tokenizer.
         grammar: the job's token grammar.
         sampling: every sampling field that is sent.
+        mixes: ways of drawing rows, chosen by hash; empty: one way.
         resolved: JSON-able account of the three above; part of `job.json`.
         store: the job's own prefix.
         store_probe: what the store honours, and the modes that follow.
         ledger: what is planned and done.
+        keeper: signs of life, leases, journal copies in the store.
         journal_root: local folder of this job's journals.
         name: unique name of this run: part of its journals' names.
         progress: counters of this run, for the bar and the artifact.
@@ -67,10 +71,12 @@ class Run:
     vocabulary: Vocabulary
     grammar: Grammar
     sampling: ResolvedSampling
+    mixes: tuple[Mix, ...]
     resolved: dict[str, Any]
     store: ObjectStore
     store_probe: StoreProbe
     ledger: Ledger
+    keeper: Keeper
     journal_root: Path
     name: str
     progress: Progress
@@ -127,6 +133,8 @@ async def open_run(
         loop = asyncio.get_running_loop()
         run = await loop.run_in_executor(pool, _resolve, spec, name, credentials, pool, stack)
         stack.callback(run.store.close)
+        await run.in_thread(run.keeper.__enter__)
+        stack.push_async_callback(run.in_thread, run.keeper.__exit__, None, None, None)
         stack.callback(_CURRENT.reset, _CURRENT.set(run))
         observer = OBSERVER.get()
         if observer is not None:
@@ -144,6 +152,7 @@ def _resolve(
     vocabulary = load_vocabulary(spec.model)
     grammar = discover_grammar(vocabulary)
     sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
+    mixes = read_mix(spec.sampling.mix)
     resolved = {
         "tokenizer": vocabulary.describe(),
         "control_ids": vocabulary.control_ids,
@@ -151,20 +160,25 @@ def _resolve(
         "grammar": grammar.describe(),
         "sampling": sampling.payload(),
         "template_args": vocabulary.template_args,
+        "mix": spec.sampling.mix,
     }
     store, found = prepare_store(spec.store, spec.job_id, credentials)
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, resolved)
+    journals = _journal_root(spec)
+    keeper = Keeper(store, journals, name, spec.batch.journal_upload_seconds)
     return Run(
         spec=spec,
         vocabulary=vocabulary,
         grammar=grammar,
         sampling=sampling,
+        mixes=mixes,
         resolved=resolved,
         store=store,
         store_probe=found,
         ledger=ledger,
-        journal_root=_journal_root(spec),
+        keeper=keeper,
+        journal_root=journals,
         name=name,
         progress=Progress(),
         pool=pool,

@@ -1,285 +1,64 @@
 """`JobSpec`: what to generate, with what, to where. One frozen model, refuses unknown fields.
 
-Every field has a description (the run form's help text), a unit where it has one, bounds, and a `position`
-(the order in the form). Fields marked `identity` can change a token and therefore belong to `job_id`.
+Its sections are in `tasks.sections` and may be imported from here.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, model_validator
+
+from tasks.sections import (
+    BatchSpec,
+    ModelSpec,
+    PolicySpec,
+    PromptsSpec,
+    SamplingSpec,
+    Section,
+    ServersSpec,
+    StoreSpec,
+    ToolsSpec,
+    field,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "BatchSpec",
+    "JobSpec",
+    "ModelSpec",
+    "PolicySpec",
+    "PromptsSpec",
+    "SamplingSpec",
+    "Section",
+    "ServersSpec",
+    "StoreSpec",
+    "ToolsSpec",
+]
 
 SCHEMA_VERSION = 1
 """Version of everything that is stored; a reader refuses a higher one."""
 
 
-class Section(BaseModel):
-    """A frozen group of fields that refuses unknown ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-def _field(default: Any, description: str, position: int, *, identity: bool = False, **bounds: Any) -> Any:
-    return Field(
-        default,
-        description=description,
-        json_schema_extra={"position": position, "identity": identity},
-        **bounds,
-    )
-
-
-class ModelSpec(Section):
-    """Whose tokens these are."""
-
-    tokenizer: str = _field(
-        ..., "Model name or folder with tokenizer files and chat template.", 0, identity=True, min_length=1
-    )
-    revision: str | None = _field(None, "Commit or tag of the model repository.", 1, identity=True)
-    trust_remote_code: bool = _field(
-        False,
-        "Run the tokenizer's own Python code (Kimi needs it). Only with a revision or a local folder.",
-        2,
-        identity=True,
-    )
-    template_args: dict[str, Any] = _field(
-        {},
-        "Keyword arguments of the chat template, e.g. thinking: true. One that changes nothing is refused.",
-        3,
-        identity=True,
-    )
-    control_tokens: Literal["refuse", "as_text"] = _field(
-        "refuse",
-        "Text in messages that spells a control token: refuse the row, or encode it as plain text.",
-        4,
-        identity=True,
-    )
-    grammar: dict[str, Any] = _field(
-        {},
-        "For a chat format that is not known, or known wrongly: family, opener, closer, thinking, end, "
-        "turn_starts, tool_begin, tool_end, plain, trim.",
-        5,
-        identity=True,
-    )
-
-
-class PromptsSpec(Section):
-    """Which prompts."""
-
-    sources: list[str] = _field(
-        ..., "Files, folders, globs (JSONL, Parquet) or s3:// addresses of prompt records.", 0, min_length=1
-    )
-    limit: int | None = _field(
-        None, "Plan at most this many records; raising it later adds batches.", 1, ge=1
-    )
-    turns: Literal["each", "last", "first", "each_recorded"] = _field(
-        "each",
-        "Conversations: each turn on regenerated history, each on its recorded one, the last, or the first.",
-        2,
-        identity=True,
-    )
-    fields: dict[str, str] = _field(
-        {}, "Other column names, e.g. {messages: chat}: our name to the file's.", 3, identity=True
-    )
-    on_bad_row: Literal["stop", "reject"] = _field(
-        "stop",
-        "A malformed record: stop before anything is generated, or record it as rejected (bad_record).",
-        4,
-    )
-
-
-class ToolsSpec(Section):
-    """What becomes of recorded tool results when the calls before them are made again."""
-
-    match: Literal["position", "name", "name_args"] = _field(
-        "name_args",
-        "A recorded result answers a regenerated call of equal position, function, or function and "
-        "arguments; without one the conversation ends (unreached).",
-        0,
-        identity=True,
-    )
-
-
-class ServersSpec(Section):
-    """Which SGLang servers, and what may be done to them."""
-
-    urls: list[str] = _field(..., "Base URLs, e.g. http://127.0.0.1:30000.", 0, min_length=1)
-    api_key_env: str | None = _field(None, "Name of the environment variable that holds the API key.", 1)
-    restart: Literal["none", "local", "command"] = _field(
-        "none",
-        "With a parser on: stop with the evidence, restart the local process without the flag, or run "
-        "restart_commands.",
-        2,
-    )
-    reasoning_parser: Literal["forbid", "allow_if_faithful"] = _field(
-        "forbid",
-        "A server with --reasoning-parser: not used as it is, or used when its probe shows raw ids.",
-        3,
-    )
-    ready_timeout_seconds: float = _field(
-        1800.0, "How long a loading or absent server is waited for, in seconds.", 4, gt=0, le=86400
-    )
-    drain_timeout_seconds: float = _field(
-        30.0, "How long a server that is being stopped may finish its work, in seconds.", 5, ge=0, le=3600
-    )
-    connect_timeout_seconds: float = _field(
-        5.0, "Time limit of one TCP connect, in seconds.", 6, gt=0, le=120
-    )
-    info_timeout_seconds: float = _field(
-        30.0, "Time limit of every call except generation, in seconds.", 7, gt=0, le=600
-    )
-
-    restart_commands: dict[Literal["restart", "stop", "start"], str] = _field(
-        {},
-        "For restart: command. Either restart, or stop and start: commands that make the server run without "
-        "the parser, with {url}, {host} and {port} filled in. start must return, not stay.",
-        8,
-    )
-    restart_busy: bool = _field(
-        False, "Restart a server although it still works for others after the drain time.", 9
-    )
-
-    @field_validator("urls")
-    @classmethod
-    def _plain_urls(cls, urls: list[str]) -> list[str]:
-        for url in urls:
-            if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
-                raise ValueError(f"expected http://host:port without credentials or query, got {url!r}")
-        trimmed = [url.rstrip("/") for url in urls]
-        if len(set(trimmed)) != len(trimmed):
-            raise ValueError("a server is listed twice")
-        return trimmed
-
-    @model_validator(mode="after")
-    def _commands_are_whole(self) -> Self:
-        given = set(self.restart_commands)
-        if self.restart == "command" and given not in ({"restart"}, {"stop", "start"}):
-            raise ValueError("restart: command needs restart_commands with restart, or with stop and start")
-        return self
-
-
-class SamplingSpec(Section):
-    """How tokens are drawn. What is left empty comes from the model's generation_config.json."""
-
-    temperature: float | None = _field(None, "0 is greedy.", 0, identity=True, ge=0, le=10)
-    top_p: float | None = _field(None, "Nucleus share, in (0, 1].", 1, identity=True, gt=0, le=1)
-    top_k: int | None = _field(None, "Most likely ids kept; -1 keeps all.", 2, identity=True, ge=-1)
-    min_p: float | None = _field(
-        None, "Least share of the best id's probability.", 3, identity=True, ge=0, le=1
-    )
-    repetition_penalty: float | None = _field(
-        None, "1 is none; SGLang's sampling_params of the same name.", 4, identity=True, gt=0, le=2
-    )
-    max_new_tokens: int | None = _field(
-        None,
-        "Cap of generated ids a row; empty: 32,768 when thinking, else 4,096. Clamped to the context.",
-        5,
-        identity=True,
-        ge=1,
-        le=1_048_576,
-    )
-    samples: int = _field(1, "Independent answers per prompt.", 6, identity=True, ge=1, le=1024)
-    seed: int = _field(
-        0, "Seed of the job; a row's own seed is a hash of it and the row id.", 7, identity=True, ge=0
-    )
-
-    mix: list[dict[str, Any]] = _field(
-        [],
-        "Ways of drawing rows, chosen per conversation by hash: weight, name, template_args, temperature, …",
-        8,
-        identity=True,
-    )
-
-    @field_validator("top_k")
-    @classmethod
-    def _top_k_not_zero(cls, top_k: int | None) -> int | None:
-        if top_k == 0:
-            raise ValueError("expected -1 (all) or at least 1, got 0")
-        return top_k
-
-
-class PolicySpec(Section):
-    """What counts as good."""
-
-    accept: Literal["canonical", "intact"] = _field(
-        "canonical",
-        "canonical: the full structure; intact: also what the model really did out of form, marked.",
-        0,
-        identity=True,
-    )
-    on_length: Literal["keep", "reject", "continue"] = _field(
-        "keep",
-        "Rows cut by the length cap: keep them marked, reject them, or continue them.",
-        1,
-        identity=True,
-    )
-    max_attempts: int = _field(5, "Attempts of a row before it is parked as poison.", 2, ge=1, le=100)
-    accepted_floor: float = _field(
-        0.98, "A run with a smaller accepted share ends as failed (exit 1).", 3, ge=0, le=1
-    )
-    rounds: int = _field(4, "on_length continue: rounds after the first.", 4, identity=True, ge=1, le=64)
-
-
-class BatchSpec(Section):
-    """The unit of retry, checkpoint and commit."""
-
-    rows: int = _field(1000, "Source records per batch.", 0, ge=1, le=100_000)
-    in_flight: int | None = _field(
-        None, "Rows in flight per server at first; empty: what the server says it runs.", 1, ge=1, le=65_536
-    )
-    journal_dir: str | None = _field(
-        None, "Local folder for journals; empty: rawseq/ under XDG_STATE_HOME or ~/.local/state.", 2
-    )
-
-
-class StoreSpec(Section):
-    """Where the dataset goes. Never a secret: credentials come from the AWS chain or a Prefect block."""
-
-    uri: str = _field(
-        ..., "Folder, or s3://bucket/prefix; the job's own prefix is made below it.", 0, min_length=1
-    )
-    endpoint_url: str | None = _field(None, "S3 endpoint when it is not AWS.", 1)
-    region: str | None = _field(None, "S3 region; empty: from the environment.", 2)
-    addressing_style: Literal["auto", "path", "virtual"] = _field(
-        "auto", "How the bucket is named in URLs.", 3
-    )
-    checksums: Literal["auto", "when_supported", "when_required"] = _field(
-        "auto", "botocore's checksum setting; auto: probed at start.", 4
-    )
-    credentials_block: str | None = _field(
-        None,
-        "Name of a Prefect block (prefect-aws AwsCredentials or Secret with JSON) with the credentials.",
-        5,
-    )
-    deadline_seconds: float = _field(
-        300.0,
-        "How long one object's upload is retried before the batch fails, in seconds.",
-        6,
-        gt=0,
-        le=86400,
-    )
-
-
 class JobSpec(Section):
     """One job: prompts in, checked raw token ids out."""
 
-    name: str = _field(
+    name: str = field(
         ...,
         "Name of the dataset; part of its address.",
         0,
         identity=True,
         pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
     )
-    model: ModelSpec = _field(..., "Whose tokens these are.", 1)
-    prompts: PromptsSpec = _field(..., "Which prompts.", 2)
-    servers: ServersSpec = _field(..., "Which SGLang servers.", 3)
-    sampling: SamplingSpec = _field(SamplingSpec(), "How tokens are drawn.", 4)
-    policy: PolicySpec = _field(PolicySpec(), "What counts as good.", 5)
-    batch: BatchSpec = _field(BatchSpec(), "The unit of retry, checkpoint and commit.", 6)
-    store: StoreSpec = _field(..., "Where the dataset goes.", 7)
-    tools: ToolsSpec = _field(ToolsSpec(), "Tool loops.", 8)
+    model: ModelSpec = field(..., "Whose tokens these are.", 1)
+    prompts: PromptsSpec = field(..., "Which prompts.", 2)
+    servers: ServersSpec = field(..., "Which SGLang servers.", 3)
+    sampling: SamplingSpec = field(SamplingSpec(), "How tokens are drawn.", 4)
+    policy: PolicySpec = field(PolicySpec(), "What counts as good.", 5)
+    batch: BatchSpec = field(BatchSpec(), "The unit of retry, checkpoint and commit.", 6)
+    store: StoreSpec = field(..., "Where the dataset goes.", 7)
+    tools: ToolsSpec = field(ToolsSpec(), "Tool loops.", 8)
 
     @model_validator(mode="after")
     def _remote_code_is_pinned(self) -> Self:

@@ -8,7 +8,7 @@ only `generate_tokens`, which resumes from its journal.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
@@ -22,7 +22,7 @@ from prefect.exceptions import PrefectException
 from prefect.tasks import Task
 
 from tasks import batches, committing, retrying
-from tasks.batches import RenderedBatch
+from tasks.batches import Numbered, RenderedBatch
 from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
 from tasks.records import CheckedBatch
@@ -35,6 +35,11 @@ from tasks.storage.ledger import Batch
 
 PROGRESS_SECONDS = 5.0
 """An artifact update is one API call: at most every few seconds, so that a ten-day run stays cheap."""
+
+OTHERS_SECONDS = 5.0
+"""How long batches of other workers are left alone before they are looked at again."""
+
+Unit = TypeVar("Unit", bound=Numbered)
 
 UNSEEN = (PrefectException, httpx.HTTPError, OSError)
 """How a call to the Prefect server fails in an outage: the view is lost for a while, the run goes on."""
@@ -206,6 +211,14 @@ async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
     receipt = await run.in_thread(committing.commit, run, rendered, files)
     run.progress.committed(rendered.batch.stop - rendered.batch.start)
     get_run_logger().info("committed %d rows as %s", receipt.rows["total"], receipt.key)
+
+
+async def left_by_others(units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Wait a moment, then return those of the batches that other workers had which still have no receipt."""
+    run = current_run()
+    await asyncio.sleep(OTHERS_SECONDS)
+    committed = await run.in_thread(run.ledger.committed)
+    return tuple(unit for unit in units if unit.index not in committed)
 
 
 @task(name="publish_dataset", task_run_name="publish_dataset", cache_policy=NO_CACHE, persist_result=False)

@@ -15,12 +15,12 @@ SOURCES = sorted(
     if "train" not in path.parts
 )
 
-FILE_LINES = 300
-"""Above the style page's 250: `spec.py` and `steps.py` each hold one noun and are mostly docstrings."""
+FILE_LINES = 280
+"""Above the style page's 250: `sections.py` and `steps.py` each hold one noun, with much docstring."""
 
 FUNCTION_LINES = 40
 
-BELOW = {"errors": 0, "verdicts": 0, "records": 1, "spec": 1, "jobfile": 2}
+BELOW = {"errors": 0, "verdicts": 0, "records": 1, "sections": 1, "spec": 1, "jobfile": 2}
 """Modules of `tasks` that every room may use, by level: each imports only lower or equal ones."""
 
 ROOMS = ("tokens", "serving", "storage")
@@ -29,6 +29,7 @@ PURE = (
     "tasks/errors.py",
     "tasks/verdicts.py",
     "tasks/records.py",
+    "tasks/sections.py",
     "tasks/spec.py",
     "tasks/serving/protocol.py",
     "tasks/serving/window.py",
