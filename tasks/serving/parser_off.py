@@ -4,6 +4,7 @@ import asyncio
 import shlex
 import subprocess
 import time
+from contextlib import nullcontext
 from urllib.parse import urlsplit
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
@@ -29,16 +30,17 @@ async def turn_parser_off(
     spec = settings.servers
     if spec.restart == "none":
         raise UnfaithfulError(await _evidence(client, settings.plan, info))
-    if spec.restart == "command":
-        return await _by_command(client, settings, info, say)
-    return await restart_without_parser(
-        client,
-        drain_seconds=spec.drain_timeout_seconds,
-        ready_seconds=spec.ready_timeout_seconds,
-        log_dir=settings.log_dir,
-        busy_too=spec.restart_busy,
-        say=say,
-    )
+    async with settings.lock(client.url) if settings.lock else nullcontext():
+        if spec.restart == "command":
+            return await _by_command(client, settings, info, say)
+        return await restart_without_parser(
+            client,
+            drain_seconds=spec.drain_timeout_seconds,
+            ready_seconds=spec.ready_timeout_seconds,
+            log_dir=settings.log_dir,
+            busy_too=spec.restart_busy,
+            say=say,
+        )
 
 
 async def _evidence(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> str:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import attrs
@@ -70,6 +71,7 @@ class FleetSettings:
         api_key: bearer token; never shown.
         in_flight: rows in flight per server at first; None: what the server runs.
         patience: time limits.
+        lock: URL to a context that holds the right to restart it across hosts; None: this host's lock alone.
         log_dir: where restarted servers log; None: the system's temporary folder.
     """
 
@@ -78,6 +80,7 @@ class FleetSettings:
     api_key: str | None = attrs.field(default=None, repr=False)
     in_flight: int | None = None
     patience: Patience = attrs.field(factory=Patience)
+    lock: Callable[[str], AbstractAsyncContextManager[None]] | None = None
     log_dir: Path | None = None
 
     @property
