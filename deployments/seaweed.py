@@ -241,7 +241,7 @@ def _end_leftover(folder: Path) -> None:
     try:
         pid, started = record.read_text().split()
         process = psutil.Process(int(pid))
-        if str(process.create_time()) == started:
+        if abs(process.create_time() - float(started)) < 2.0:  # the boot time it is counted from may drift
             process.kill()
             process.wait(_TERM_SECONDS)
     except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
