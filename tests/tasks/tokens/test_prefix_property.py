@@ -36,8 +36,8 @@ TOOL_CALLS = {
         "<|observation|>"
     ),
     "minimax-m2": (
-        'I look.\n</think>\n\n\n<minimax:tool_call>\n<invoke name="look">\n<parameter name="x">1</parameter>\n'
-        "</invoke>\n</minimax:tool_call>[e~["
+        'I look.\n</think>\n\n\n<minimax:tool_call>\n<invoke name="look">\n'
+        '<parameter name="x">1</parameter>\n</invoke>\n</minimax:tool_call>[e~['
     ),
 }
 
