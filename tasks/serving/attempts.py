@@ -49,7 +49,10 @@ class Attempts:
         self.finished = self.unsent = self.prompt_tokens = self.output_tokens = 0
 
     def launch(self, server: Server, row: Row) -> None:
-        """Send one row to one server, without waiting."""
+        """Send one row to one server, without waiting; a row that earlier runs spent is parked instead."""
+        if row.attempts >= self._max_attempts:
+            self._end_unsent(row, Code.POISON, f"{row.attempts} attempts failed in earlier runs")
+            return
         flight = Flight(uuid.uuid4().hex, row, row.request.max_new_tokens, time.monotonic())
         row.tries += 1
         server.flights[flight.rid] = flight

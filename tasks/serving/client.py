@@ -6,6 +6,7 @@ the data to short ones. Its caller watches the server and cancels the call: see 
 
 import time
 import uuid
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -205,10 +206,8 @@ class ServerClient:
 
     async def abort(self, rid: str) -> None:
         """Ask the server to drop one request; a server that cannot be reached has dropped it already."""
-        try:
+        with suppress(AttemptError):
             await self.call("POST", "/abort_request", {"rid": rid}, timeout_seconds=5.0)
-        except AttemptError:
-            return
 
     async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """POST one JSON object, return the JSON object that came back: for the probe.

@@ -357,3 +357,19 @@ async def test_the_window_grows_until_a_row_waits_and_shrinks_on_refusal() -> No
         assert 12 <= grown <= 18
         assert fleet.servers[0].window.limit < grown
         assert second.failures == []
+
+
+@pytest.mark.parametrize(("earlier", "code"), [(1, ""), (2, "poison"), (3, "poison")])
+async def test_attempts_of_earlier_runs_count(earlier: int, code: str) -> None:
+    """One more failure parks a row that failed before; one that had spent all is not sent again."""
+    async with scripted_server() as server:
+
+        async def fail(body: dict, before: int) -> web.Response | None:
+            return web.Response(status=500) if body["input_ids"][2] == 1 and earlier == 2 else None
+
+        server.hook = fail
+        lane = ListLane(requests(4), attempts={"s:1#t0~s0": earlier})
+        await _run(lane, server, max_attempts=3)
+        assert lane.by_row()["s:1#t0~s0"].code == code
+        assert sum(body["input_ids"][2] == 1 for body in server.rows) == (0 if earlier == 3 else 1)
+        assert len([c for c in lane.completions if c.sent]) == (3 if code else 4)
