@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -185,11 +186,11 @@ def _command(folder: Path, bucket: str, s3_port: int, ports: list[int]) -> list[
         numbered[name] = ports.pop()
     for name in ("master.port.grpc", "filer.port.grpc", "volume.port.grpc", "admin.port.grpc"):
         numbered[name] = ports.pop()
-    # short names: a socket's path may have 107 bytes
-    sockets = Path(f"/tmp/rawseq-{os.getpid()}-{s3_port}")
+    # a socket's path may have 107 bytes
+    sockets = folder if len(str(folder)) < 90 else Path(tempfile.mkdtemp(prefix="rawseq-"))
     return [
         *(program, "mini", f"-dir={folder / 'data'}", f"-bucket={bucket}", *_FLAGS.split()),
-        *(f"-s3.localSocket={sockets}-s3.sock", f"-filer.localSocket={sockets}-filer.sock"),
+        *(f"-s3.localSocket={sockets / 's3.sock'}", f"-filer.localSocket={sockets / 'filer.sock'}"),
         *(f"-{name}={number}" for name, number in numbered.items()),
     ]
 
