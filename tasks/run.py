@@ -150,18 +150,10 @@ def _resolve(
     stack: AsyncExitStack,
 ) -> Run:
     vocabulary = load_vocabulary(spec.model)
-    grammar = discover_grammar(vocabulary)
-    sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
     mixes = read_mix(spec.sampling.mix)
-    resolved = {
-        "tokenizer": vocabulary.describe(),
-        "control_ids": vocabulary.control_ids,
-        "end_ids": sorted(vocabulary.end_ids),
-        "grammar": grammar.describe(),
-        "sampling": sampling.payload(),
-        "template_args": vocabulary.template_args,
-        "mix": spec.sampling.mix,
-    }
+    grammar = discover_grammar(vocabulary, [mix.template_args for mix in mixes])
+    sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
+    resolved = _account(spec, vocabulary, grammar, sampling)
     store, found = prepare_store(spec.store, spec.job_id, credentials)
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, resolved)
@@ -185,6 +177,21 @@ def _resolve(
         stack=stack,
         credentials=credentials,
     )
+
+
+def _account(
+    spec: JobSpec, vocabulary: Vocabulary, grammar: Grammar, sampling: ResolvedSampling
+) -> dict[str, Any]:
+    """Return what the job's spec strings resolve to: the `resolved` of `job.json`."""
+    return {
+        "tokenizer": vocabulary.describe(),
+        "control_ids": vocabulary.control_ids,
+        "end_ids": sorted(vocabulary.end_ids),
+        "grammar": grammar.describe(),
+        "sampling": sampling.payload(),
+        "template_args": vocabulary.template_args,
+        "mix": spec.sampling.mix,
+    }
 
 
 def _journal_root(spec: JobSpec) -> Path:
