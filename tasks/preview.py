@@ -9,11 +9,11 @@ from tasks.records import Completion, Request
 from tasks.spec import JobSpec
 from tasks.storage.record import Record
 from tasks.storage.source import open_sources
-from tasks.tokens.grammar import discover_grammar
-from tasks.tokens.mixture import read_mix
+from tasks.tokens.grammar import Grammar, discover_grammar
+from tasks.tokens.mixture import Mix, read_mix
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
 from tasks.tokens.turns import BatchTurns, plan_conversations
-from tasks.tokens.vocabulary import Vocabulary
+from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 
 RECORDS_AT_ONCE = 64
 
@@ -24,43 +24,45 @@ class Preview:
 
     Args:
         vocabulary: the job's.
+        grammar: the job's.
         rows: in plan order; a `Completion` here is a refused row with its code.
     """
 
     vocabulary: Vocabulary
+    grammar: Grammar
     rows: Iterator[Request | Completion]
 
 
-def preview(spec: JobSpec, vocabulary: Vocabulary, count: int) -> Preview:
+def preview(spec: JobSpec, count: int) -> Preview:
     """Render the first prompts of a job. Later turns, whose prompts hang on answers, are not among them.
 
     Args:
         spec: the job.
-        vocabulary: the job's.
         count: source records to look at.
 
     Raises:
         SourceError: a prompt file is missing or empty.
+        TokenizerError: the tokenizer cannot be loaded or is provably the wrong one.
     """
+    vocabulary = load_vocabulary(spec.model)
+    mixes = read_mix(spec.sampling.mix)
+    grammar = discover_grammar(vocabulary, [mix.template_args for mix in mixes])
     records = islice((record for record, _ in open_sources(spec.prompts, spec.store).scan()), count)
-    return Preview(vocabulary, _rows(spec, vocabulary, records))
+    return Preview(vocabulary, grammar, _rows(spec, vocabulary, grammar, mixes, records))
 
 
-def _rows(spec: JobSpec, vocabulary: Vocabulary, records: Iterator[Record]) -> Iterator[Request | Completion]:
-    grammar = discover_grammar(vocabulary)
+def _rows(
+    spec: JobSpec,
+    vocabulary: Vocabulary,
+    grammar: Grammar,
+    mixes: tuple[Mix, ...],
+    records: Iterator[Record],
+) -> Iterator[Request | Completion]:
     sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
+    policy, match = spec.model.control_tokens, spec.tools.match
     while part := list(islice(records, RECORDS_AT_ONCE)):
         conversations = plan_conversations(part, spec.prompts.turns, spec.sampling.samples)
-        turns = BatchTurns(
-            conversations,
-            vocabulary,
-            grammar,
-            sampling,
-            LengthLimits(),
-            spec.model.control_tokens,
-            spec.tools.match,
-            read_mix(spec.sampling.mix),
-        )
+        turns = BatchTurns(conversations, vocabulary, grammar, sampling, LengthLimits(), policy, match, mixes)
         requests, unsent = turns.open({})
         found: dict[str, Request | Completion] = {row.row_id: row for row in requests}
         found |= {row.row_id: row for row in unsent}

@@ -21,7 +21,7 @@ def probe_plan(
     return ProbePlan(
         input_ids=render(vocabulary, [{"role": "user", "content": QUESTION}]),
         closer_ids=grammar.closer_ids,
-        end_ids=tuple(sorted(vocabulary.end_ids)),
+        end_ids=tuple(sorted(grammar.end_ids)),
         vocab_size=vocabulary.size,
         sampling=sampling.payload(),
         name_of=vocabulary.name_of,

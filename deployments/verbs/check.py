@@ -9,7 +9,6 @@ from rich.console import Console
 
 from deployments.console import verdict_table
 from deployments.model_options import model_options, model_spec
-from tasks.records import Verdict
 from tasks.tokens.grammar import Grammar
 from tasks.verdicts import Code, accepted_codes
 
@@ -61,6 +60,7 @@ def check(
 def _judge(file: Path, grammar: Grammar, good: frozenset[Code], as_json: bool) -> tuple[Counter[str], int]:
     """Print the rows' verdicts: all as JSON, else the first refused ones; return counts and accepted rows."""
     from tasks.judging import judge_file
+    from tasks.tokens.inspect_row import describe_verdict
 
     counts: Counter[str] = Counter()
     accepted = 0
@@ -70,19 +70,8 @@ def _judge(file: Path, grammar: Grammar, good: frozenset[Code], as_json: bool) -
         counts[str(verdict.code)] += 1
         accepted += verdict.code in good
         if as_json:
-            click.echo(json.dumps(_described(row.row_id, row.line, verdict)))
+            click.echo(json.dumps({"line": row.line} | describe_verdict(row.row_id, verdict)))
         elif verdict.code not in good and sum(counts.values()) - accepted <= SHOWN_REFUSALS:
             text = f"{file}:{row.line}: {verdict.code} at {verdict.offset}: {verdict.detail}"
             console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
     return counts, accepted
-
-
-def _described(row_id: str, line: int, verdict: Verdict) -> dict[str, object]:
-    return {
-        "row_id": row_id,
-        "line": line,
-        "verdict": str(verdict.code),
-        "offset": verdict.offset,
-        "detail": verdict.detail,
-        "segments": [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in verdict.segments],
-    }

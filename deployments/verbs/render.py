@@ -8,11 +8,7 @@ import click
 from rich.console import Console
 
 from tasks.jobfile import load_job
-from tasks.records import Completion, Request
-from tasks.tokens.vocabulary import Vocabulary
-
-TAIL_IDS = 8
-"""Enough of a prompt's end to see the assistant's header and the opener."""
+from tasks.records import Completion
 
 
 @click.command()
@@ -28,19 +24,23 @@ def render(job: Path, count: int, settings: tuple[str, ...], as_json: bool) -> i
     Exit 1 when a row would be refused.
     """
     from tasks.preview import preview
-    from tasks.tokens.vocabulary import load_vocabulary
+    from tasks.tokens.inspect_row import describe_refusal, describe_request
 
     spec = load_job(job, settings)
-    vocabulary = load_vocabulary(spec.model)
+    shown = preview(spec, count)
     rows = refused = 0
-    for row in preview(spec, vocabulary, count).rows:
+    for row in shown.rows:
         rows += 1
         refused += isinstance(row, Completion)
-        described = _described(row, vocabulary)
+        described = (
+            describe_refusal(row)
+            if isinstance(row, Completion)
+            else describe_request(shown.vocabulary, shown.grammar, row)
+        )
         if as_json:
             click.echo(json.dumps(described))
         else:
-            _print(described, vocabulary)
+            _print(described)
     summary = {"rows": rows, "refused": refused}
     if as_json:
         click.echo(json.dumps({"summary": summary}))
@@ -49,30 +49,18 @@ def render(job: Path, count: int, settings: tuple[str, ...], as_json: bool) -> i
     return 1 if refused else 0
 
 
-def _described(row: Request | Completion, vocabulary: Vocabulary) -> dict[str, Any]:
-    if isinstance(row, Completion):
-        return {"row_id": row.row_id, "code": row.code, "offset": row.code_offset, "detail": row.detail}
-    ids = row.input_ids.tolist()
-    return {
-        "row_id": row.row_id,
-        "input_ids": ids,
-        "text": vocabulary.decode(ids),
-        "tail": [vocabulary.name_of(token) for token in ids[-TAIL_IDS:]],
-        "max_new_tokens": row.max_new_tokens,
-        "seed": row.seed,
-    }
-
-
-def _print(row: dict[str, Any], vocabulary: Vocabulary) -> None:
+def _print(row: dict[str, Any]) -> None:
     console = Console()
-    if "code" in row:
-        place = f" at {row['offset']}" if row["offset"] >= 0 else ""
-        head = f"{row['row_id']}  refused: {row['code']}{place}"
+    if "refused" in row:
+        refused = row["refused"]
+        place = f" at {refused['offset']}" if refused["offset"] >= 0 else ""
+        head = f"{row['row_id']}  refused: {refused['code']}{place}"
         console.print(head, style="bold red", highlight=False, soft_wrap=True)
-        console.print(f"  {row['detail']}\n", style="red", highlight=False, soft_wrap=True)
+        console.print(f"  {refused['detail']}\n", style="red", highlight=False, soft_wrap=True)
         return
     head = f"{row['row_id']}  {len(row['input_ids'])} ids, at most {row['max_new_tokens']} new"
     console.print(head, style="bold", highlight=False, soft_wrap=True)
     console.print(f"  text  {row['text']}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"  ids   {row['input_ids']}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"  tail  {' '.join(row['tail'])}\n", highlight=False, soft_wrap=True, markup=False)
+    tail = f"{' '.join(row['tail']['names'])} ({row['tail']['mode']})"
+    console.print(f"  tail  {tail}\n", highlight=False, soft_wrap=True, markup=False)

@@ -43,7 +43,7 @@ def describe_verdict(row_id: str, verdict: Verdict) -> dict[str, Any]:
         "verdict": str(verdict.code),
         "offset": verdict.offset,
         "detail": verdict.detail,
-        "segments": [[segment.kind, segment.start, segment.stop] for segment in verdict.segments],
+        "segments": [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in verdict.segments],
     }
 
 

@@ -115,13 +115,10 @@ def test_render_shows_what_would_be_sent(tmp_path: Path, rawseq: Rawseq) -> None
     ran = rawseq("render", str(job))
     assert ran.status == 1
     sent, refused, summary = ran.objects
-    assert sent["tail"][-1] == "<think>"
+    assert sent["tail"]["names"][-1] == "<think>"
     assert sent["text"].startswith("<|im_user|>")
-    assert (refused["row_id"], refused["code"], refused["offset"]) == (
-        "p:b#t0~s0",
-        "control_token_in_text",
-        7,
-    )
+    why = refused["refused"]
+    assert (refused["row_id"], why["code"], why["offset"]) == ("p:b#t0~s0", "control_token_in_text", 7)
     assert summary == {"summary": {"rows": 2, "refused": 1}}
     as_text = rawseq("render", str(job), "--set", "model.control_tokens=as_text")
     assert as_text.status == 0

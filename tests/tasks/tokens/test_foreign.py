@@ -106,7 +106,7 @@ def test_rows_for_people_are_json(load: Load) -> None:
     )
     told = describe_verdict("f:1", check_row(grammar, row))
     assert told["verdict"] == "complete"
-    assert [segment[0] for segment in json.loads(json.dumps(told))["segments"]] == [
+    assert [segment["kind"] for segment in json.loads(json.dumps(told))["segments"]] == [
         "prompt",
         "reasoning",
         "closer",
