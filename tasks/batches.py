@@ -23,6 +23,7 @@ from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.ledger import Batch
 from tasks.storage.source import open_sources
 from tasks.tokens.check import check_rows
+from tasks.tokens.conversations import extends_previous
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling
 from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.verdicts import accepted_codes
@@ -187,4 +188,5 @@ def check(run: Run, rendered: RenderedBatch) -> CheckedBatch:
         turns=turns.turn_numbers,
         samples=turns.sample_numbers,
         metadata=turns.metadata,
+        extends=extends_previous(turns.row_ids, inputs, outputs),
     )

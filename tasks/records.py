@@ -212,6 +212,7 @@ class CheckedBatch:
         turns: int16[rows].
         samples: int16[rows].
         metadata: per row the source record's other fields as JSON text.
+        extends: bool[rows]: whether the prompt begins with prompt and output of the turn before it.
     """
 
     batch: int
@@ -224,6 +225,9 @@ class CheckedBatch:
     turns: NDArray[np.int16]
     samples: NDArray[np.int16]
     metadata: tuple[str, ...]
+    extends: NDArray[np.bool_] = attrs.field(
+        default=attrs.Factory(lambda self: np.zeros(len(self.row_ids), np.bool_), takes_self=True)
+    )
 
     def __attrs_post_init__(self) -> None:
         rows = len(self.row_ids)
@@ -232,6 +236,7 @@ class CheckedBatch:
             "outputs",
             "verdicts",
             "accepted",
+            "extends",
             "completions",
             "turns",
             "samples",

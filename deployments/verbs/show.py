@@ -69,6 +69,7 @@ def _described(rows: ShardRows, index: int) -> dict[str, Any]:
         "segments": [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in rows.segments[index]],
         "finish_reason": rows.finish_reasons[index],
         "matched_stop": rows.matched_stops[index],
+        "extends_previous": bool(rows.extends[index]),
         "metadata": json.loads(rows.metadata[index]),
     }
     if rows.offsets is not None:

@@ -31,6 +31,7 @@ SHARD_SCHEMA: Final = pa.schema(
         ("verdict", pa.string()),
         ("turn", pa.int16()),
         ("sample", pa.int16()),
+        ("extends_previous", pa.bool_()),
         ("metadata", pa.string()),
     ]
 )
@@ -103,6 +104,7 @@ def _row_columns(checked: CheckedBatch, rows: NDArray[np.intp]) -> dict[str, Any
         "verdict": [str(checked.verdicts[row].code) for row in rows],
         "turn": checked.turns[rows].astype(np.int16),
         "sample": checked.samples[rows].astype(np.int16),
+        "extends_previous": checked.extends[rows],
         "metadata": [checked.metadata[row] for row in rows],
     }
 
@@ -180,6 +182,7 @@ class ShardRows:
         verdicts: codes.
         turns: int16[rows].
         samples: int16[rows].
+        extends: bool[rows]: whether the prompt begins with prompt and output of the turn before it.
         metadata: JSON texts.
         offsets: int32[rows] verdict offsets of a rejected file; None for a shard.
         details: of a rejected file.
@@ -195,6 +198,7 @@ class ShardRows:
     verdicts: tuple[str, ...]
     turns: NDArray[np.int16]
     samples: NDArray[np.int16]
+    extends: NDArray[np.bool_]
     metadata: tuple[str, ...]
     offsets: NDArray[np.int32] | None = None
     details: tuple[str, ...] = ()

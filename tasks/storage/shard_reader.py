@@ -99,6 +99,7 @@ def _rows(table: pa.Table, where: str) -> ShardRows:
         verdicts=tuple(table["verdict"].to_pylist()),
         turns=table["turn"].to_numpy().astype(np.int16),
         samples=table["sample"].to_numpy().astype(np.int16),
+        extends=table["extends_previous"].to_numpy(),
         metadata=tuple(table["metadata"].to_pylist()),
         offsets=table["verdict_offset"].to_numpy().astype(np.int32) if rejected else None,
         details=tuple(table["detail"].to_pylist()) if rejected else (),
