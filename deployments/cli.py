@@ -15,6 +15,7 @@ import click
 
 from deployments.verbs.check import check
 from deployments.verbs.demo import demo
+from deployments.verbs.extend import extend
 from deployments.verbs.probe import probe
 from deployments.verbs.render import render
 from deployments.verbs.retry import retry
@@ -35,7 +36,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, status, show, probe, render, check, retry, verify):
+for command in (demo, run, status, show, probe, render, check, retry, extend, verify):
     cli.add_command(command)
 
 

@@ -1,11 +1,13 @@
 """Reads `job.json` back: the vocabulary and grammar that a stored dataset was made with."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
+from deployments.store_argument import opened_store
 from tasks.errors import DataError, IdentityError
-from tasks.jobfile import build_job
+from tasks.jobfile import build_job, with_settings
 from tasks.spec import JobSpec
 from tasks.storage.store import ObjectStore
 from tasks.tokens.grammar import Grammar, discover_grammar
@@ -31,6 +33,17 @@ def job_record(store: ObjectStore) -> dict[str, Any]:
 def job_of(store: ObjectStore) -> JobSpec:
     """Return the `JobSpec` that the store's job was made with."""
     return build_job(job_record(store)["spec"], f"{store.uri}/job.json")
+
+
+def stored_job(argument: str, settings: Sequence[str]) -> JobSpec:
+    """Return the job of a STORE argument, changed by `path=value` settings.
+
+    Raises:
+        JobError: no job there, or a setting is wrong.
+    """
+    with opened_store(argument) as store:
+        job = job_of(store)
+    return build_job(with_settings(job.model_dump(), settings), "--set") if settings else job
 
 
 def vocabulary_of(store: ObjectStore) -> Vocabulary:

@@ -51,6 +51,14 @@ def run_retry(job: JobSpec, batches: list[int], rejected: list[str], console: Co
     return run_flow(partial(retry_batches, job, batches, rejected), console)
 
 
+def run_continue(job: JobSpec, max_new_tokens: int, console: Console) -> Summary:
+    """Run `continue_rows` here and return how it ended; raises as `run_flow`."""
+    quiet_prefect(console)
+    from flows.extend import continue_rows
+
+    return run_flow(partial(continue_rows, job, max_new_tokens), console)
+
+
 def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
     """Run a flow that makes batches, with a bar, and return how it ended.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.lane import BatchLane
 from tasks.probing import api_key_of, probe_plan
-from tasks.records import CheckedBatch, Ragged
+from tasks.records import CheckedBatch, Completion, Ragged
 from tasks.run import Run
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.ensure import ServerReport
@@ -38,6 +38,8 @@ class RenderedBatch:
         turns: its conversations: what follows a finished row.
         journal: its finished rows.
         generation: of the receipt that it will get.
+        partials: committed cut rows to be taken up where they stopped.
+        cap: ids that may be added to each of them.
         opened: set when dispatch has its rows: then it knows whether the window runs dry.
     """
 
@@ -45,6 +47,8 @@ class RenderedBatch:
     turns: BatchTurns
     journal: Journal
     generation: int = 0
+    partials: dict[str, Completion] = attrs.field(factory=dict)
+    cap: int = 0
     opened: asyncio.Event = attrs.field(factory=asyncio.Event)
 
 
@@ -162,7 +166,9 @@ async def generate(run: Run, rendered: RenderedBatch) -> int:
     """Make every row of the batch that its journal does not hold; return how many it held."""
     assert run.dispatch is not None
     resumed = len(rendered.journal.done)
-    lane = await run.in_thread(BatchLane, rendered.journal, rendered.turns, run.progress)
+    lane = await run.in_thread(
+        BatchLane, rendered.journal, rendered.turns, run.progress, rendered.partials, rendered.cap
+    )
     rendered.opened.set()
     await run.dispatch.run(lane)
     await run.in_thread(rendered.journal.flush)

@@ -5,6 +5,8 @@ the conversations what follows it. So dispatch knows neither templates nor files
 """
 
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tasks.records import Completion, Request
 from tasks.report import Progress
@@ -19,16 +21,31 @@ class BatchLane:
         journal: the batch's open journal; its finished rows are not made again.
         turns: the batch's conversations.
         progress: counters of the run.
+        partials: committed cut rows to be taken up where they stopped, by row id.
+        cap: ids that may be added to each of them.
     """
 
-    def __init__(self, journal: Journal, turns: BatchTurns, progress: Progress) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        turns: BatchTurns,
+        progress: Progress,
+        partials: Mapping[str, Completion] = MappingProxyType({}),
+        cap: int = 0,
+    ) -> None:
         self._journal = journal
         self._turns = turns
         self._progress = progress
         self._ready: deque[Request] = deque()
         self._open = len(turns.row_ids) - len(journal.done)
         requests, unsent = turns.open({row_id: journal.get(row_id) for row_id in journal.done})
-        self._ready.extend(requests)
+        for request in requests:
+            partial = partials.get(request.row_id)
+            further = None if partial is None else turns.resume_cut(partial, cap)
+            if partial is not None and further is None:  # no room is left: it stays as it is
+                self._keep(partial)
+            else:
+                self._ready.append(further or request)
         for completion in unsent:
             self._keep(completion)
 

@@ -16,7 +16,7 @@ from tasks.storage.ledger import Batch, Receipt
 from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
 from tasks.tokens.rowid import split_row_id
 from tasks.tokens.sampling import row_seed
-from tasks.verdicts import Code, accepted_codes
+from tasks.verdicts import CUT, Code, accepted_codes
 
 
 @attrs.frozen(slots=True)
@@ -26,12 +26,14 @@ class Retry:
     Args:
         batch: which.
         generation: of the receipt that it will get.
-        codes: rejected rows of these codes are made again; the others are copied.
+        codes: rows of these codes are made again; the others are copied.
+        more: ids that a cut row may grow by from where it stopped; 0: rows are made from their prompts.
     """
 
     batch: Batch
     generation: int
     codes: frozenset[str]
+    more: int = 0
 
     @property
     def index(self) -> int:
@@ -79,6 +81,28 @@ def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> 
     return tuple(retries)
 
 
+def plan_continuations(run: Run, more: int) -> tuple[Retry, ...]:
+    """Return the batches with cut rows, to be taken up where they stopped; plans no new records.
+
+    Args:
+        run: the current run; its plan and sources are set.
+        more: ids that each cut row may grow by.
+    """
+    open_plan(run)
+    assert run.plan is not None
+    committed = run.ledger.committed()
+    cut = frozenset(map(str, CUT))
+    retries = []
+    for batch in run.plan.batches:
+        if batch.index in committed:
+            receipt = run.ledger.receipt(batch.index, committed[batch.index])
+            if cut & set(receipt.rows["by_verdict"]):
+                retries.append(Retry(batch, receipt.generation + 1, cut, more))
+    run.progress.batches = len(retries)
+    run.progress.records = sum(retry.batch.stop - retry.batch.start for retry in retries)
+    return tuple(retries)
+
+
 def _codes(run: Run, codes: Collection[str]) -> frozenset[str]:
     known = {str(code) for code in Code}
     wrong = sorted(set(codes) - known)
@@ -101,18 +125,23 @@ def render_again(run: Run, retry: Retry) -> RenderedBatch:
     if retry.generation == 0:
         return render(run, retry.batch)
     seed = row_seed(run.sampling.seed, f"g{retry.generation}")  # the same noise would give the same rows
-    rendered = render(run, retry.batch, retry.generation, attrs.evolve(run.sampling, seed=seed))
+    cap = run.sampling.max_new_tokens + retry.more  # also for the turns that a cut had left unreached
+    sampling = attrs.evolve(run.sampling, seed=seed, max_new_tokens=cap)
+    rendered = render(run, retry.batch, retry.generation, sampling)
     try:
+        receipt = run.ledger.receipt(retry.batch.index, retry.generation - 1)
+        rows = list(_stored_rows(run, receipt))
         if not rendered.journal.done:
-            receipt = run.ledger.receipt(retry.batch.index, retry.generation - 1)
-            rows = list(_stored_rows(run, receipt))
             for completion in kept_rows(rows, retry.codes):
                 rendered.journal.append(completion)
             rendered.journal.flush()
     except BaseException:
         rendered.journal.close()
         raise
-    return rendered
+    if not retry.more:
+        return rendered
+    partials = {row.row_id: row for code, row in rows if code in retry.codes}
+    return attrs.evolve(rendered, partials=partials, cap=retry.more)
 
 
 def _stored_rows(run: Run, receipt: Receipt) -> Iterator[tuple[str, Completion]]:

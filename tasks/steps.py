@@ -138,6 +138,15 @@ async def plan_retries(numbers: Sequence[int], codes: Sequence[str]) -> tuple[Re
     return retries
 
 
+@task(name="plan_continuations", cache_policy=NO_CACHE, persist_result=False)
+async def plan_continuations(more: int) -> tuple[Retry, ...]:
+    """Find the batches with rows that were cut by length."""
+    run = current_run()
+    retries = await run.in_thread(retrying.plan_continuations, run, more)
+    get_run_logger().info("%d batches have cut rows", len(retries))
+    return retries
+
+
 @task(
     name="render_again",
     task_run_name="render_again {retry.name}",

@@ -3,11 +3,9 @@
 import click
 from rich.console import Console
 
-from deployments.job_record import job_of
-from deployments.store_argument import opened_store
+from deployments.job_record import stored_job
 from deployments.verbs.run import report
 from tasks.errors import JobError
-from tasks.jobfile import build_job, with_settings
 
 
 @click.command()
@@ -26,11 +24,7 @@ def retry(
     from deployments.local_flow import run_retry
 
     numbers = batch_numbers(batches) if batches is not None else []
-    with opened_store(store) as opened:
-        job = job_of(opened)
-    if settings:
-        job = build_job(with_settings(job.model_dump(), settings), "--set")
-    summary = run_retry(job, numbers, list(rejected), Console(stderr=True))
+    summary = run_retry(stored_job(store, settings), numbers, list(rejected), Console(stderr=True))
     return report(summary, as_json)
 
 

@@ -10,6 +10,7 @@ from deployments.console import checks_table
 from deployments.job_record import grammar_of
 from deployments.store_argument import opened_store
 from tasks.storage.audit import audit
+from tasks.storage.orphans import collect_orphans as remove_orphans
 from tasks.tokens.check import check_rows
 
 SHOWN_PROBLEMS = 20
@@ -17,13 +18,24 @@ SHOWN_PROBLEMS = 20
 
 @click.command()
 @click.argument("store")
+@click.option("--collect-orphans", is_flag=True, help="Then delete files that no receipt lists.")
+@click.option(
+    "--older-than-seconds",
+    default=86_400.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Least age of an orphan; a younger one may be about to be committed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(store: str, as_json: bool) -> int:
+def verify(store: str, collect_orphans: bool, older_than_seconds: float, as_json: bool) -> int:
     """Check every receipt, shard, sha256, grammar, count and row id of STORE."""
     with opened_store(store) as opened:
         grammar = grammar_of(opened)
         result = audit(opened, lambda inputs, outputs, rows: check_rows(grammar, inputs, outputs, rows))
         answer = result.as_json()
+        if collect_orphans:
+            deleted, young = remove_orphans(opened, answer["job_id"], older_than_seconds)
+            answer["collected"] = {"deleted": deleted, "too_young": young}
     if as_json:
         click.echo(json.dumps(answer))
     else:
@@ -50,4 +62,11 @@ def _print(answer: dict[str, Any]) -> None:
         console.print(text, style="red", highlight=False, soft_wrap=True)
     if len(problems) > SHOWN_PROBLEMS:
         console.print(f"… and {len(problems) - SHOWN_PROBLEMS} more (see --json)", style="red")
+    if "collected" in answer:
+        gone, young = answer["collected"]["deleted"], answer["collected"]["too_young"]
+        console.print(f"{len(gone)} orphans deleted, {len(young)} too young", highlight=False)
+    elif answer["orphans"]:
+        console.print(
+            f"{len(answer['orphans'])} orphans (--collect-orphans removes old ones)", highlight=False
+        )
     console.print(answer["reason"], style="bold green" if answer["trainable"] else "bold red", soft_wrap=True)

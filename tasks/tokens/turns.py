@@ -101,6 +101,25 @@ class BatchTurns:
             unsent += [row for row in never if row.row_id not in done]
         return requests, unsent
 
+    def resume_cut(self, partial: Completion, cap: int) -> Request | None:
+        """Return the request that takes up a stored cut row; its answer is merged when it is settled.
+
+        Args:
+            partial: the row as it was committed.
+            cap: ids that may be added.
+        """
+        conversation, turn = self._place[partial.row_id]
+        request = continuation_of(partial, self._resolved.seed, cap, self._limits, _affinity(conversation))
+        if request is None:
+            return None
+        self._partial[partial.row_id] = partial
+        return attrs.evolve(
+            request,
+            turn=conversation.turns[turn],
+            sample=conversation.sample,
+            sampling=self._sampling(conversation),
+        )
+
     def settle(self, completion: Completion) -> Completion | Request:
         """Return what is kept of a reply: the row, all its rounds merged, or the request of its next round.
 

@@ -74,3 +74,44 @@ def test_what_cannot_be_made_again_is_named(
     ran = rawseq("retry", str(tmp_path / "out"), *arguments)
     assert ran.status == 2, ran.stderr
     assert expected in ran.answer["error"]["message"]
+
+
+def test_cut_rows_go_on_where_they_stopped(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """`continue` keeps every id of a cut row, adds to it, and makes the turns that were unreached."""
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 12),
+        tmp_path / "out",
+        sampling={"max_new_tokens": 20},
+    )
+    first = rawseq("run", str(job)).answer["rows"]["by_verdict"]
+    cut = first.get("cut_in_reasoning", 0) + first.get("cut_in_content", 0)
+    assert cut > 0, first
+    before = accepted(tmp_path / "out")
+    ran = rawseq("continue", str(tmp_path / "out"), "--max-new-tokens", "300")
+    assert ran.status == 0, ran.stderr
+    assert set(ran.answer["rows"]["by_verdict"]) == {"complete"}
+    assert ran.answer["generated_rows"] == cut + first.get("unreached", 0)
+    after = accepted(tmp_path / "out")
+    assert all(after[name][: len(ids)] == ids for name, ids in before.items())
+    assert sum(len(after[name]) > len(ids) for name, ids in before.items()) == cut
+    assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
+    assert rawseq("continue", str(tmp_path / "out"), "--max-new-tokens", "300").answer["generated_rows"] == 0
+
+
+def test_orphans_are_collected_when_old_enough(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """A file that no receipt lists is shown, kept while young, and deleted when told."""
+    job = write_job(
+        tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 3), tmp_path / "out"
+    )
+    assert rawseq("run", str(job)).status == 0
+    shard = next((tmp_path / "out").rglob("shards/*.parquet"))
+    orphan = shard.with_name("0" * 64 + ".parquet")
+    orphan.write_bytes(b"left by a lost race")
+    kept = rawseq("verify", str(tmp_path / "out"), "--collect-orphans").answer
+    assert (kept["orphans"], kept["collected"]["deleted"]) == ([f"shards/{orphan.name}"], [])
+    gone = rawseq("verify", str(tmp_path / "out"), "--collect-orphans", "--older-than-seconds", "0").answer
+    assert gone["collected"]["deleted"] == [f"shards/{orphan.name}"]
+    assert not orphan.exists()
+    assert shard.exists()

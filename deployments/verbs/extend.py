@@ -1,0 +1,22 @@
+"""`rawseq continue STORE`: rows that were cut by length, taken up where they stopped."""
+
+import click
+from rich.console import Console
+
+from deployments.job_record import stored_job
+from deployments.verbs.run import report
+
+
+@click.command(name="continue")
+@click.argument("store")
+@click.option(
+    "--max-new-tokens", required=True, type=click.IntRange(1), help="Ids that each cut row may grow by."
+)
+@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
+def extend(store: str, max_new_tokens: int, settings: tuple[str, ...], as_json: bool) -> int:
+    """Send the ids of every cut row of STORE back with more room; the other rows are copied verbatim."""
+    from deployments.local_flow import run_continue
+
+    summary = run_continue(stored_job(store, settings), max_new_tokens, Console(stderr=True))
+    return report(summary, as_json)
