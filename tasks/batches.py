@@ -21,6 +21,7 @@ from tasks.serving.settings import FleetSettings
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.ledger import Batch
+from tasks.storage.server_lock import server_locks
 from tasks.storage.source import open_sources
 from tasks.tokens.check import check_rows
 from tasks.tokens.conversations import extends_previous
@@ -100,6 +101,7 @@ async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport
         api_key=api_key_of(run.spec.servers),
         in_flight=run.spec.batch.in_flight,
         log_dir=run.journal_root,
+        lock=server_locks(run.spec.store, run.name, run.spec.servers.ready_timeout_seconds, run.credentials),
     )
     run.fleet = await run.stack.enter_async_context(Fleet(settings, say))
     reports = await run.fleet.ensure()

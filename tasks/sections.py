@@ -131,6 +131,12 @@ class ServersSpec(Section):
     restart_busy: bool = field(
         False, "Restart a server although it still works for others after the drain time.", 9
     )
+    also_remove: list[Literal["tool_call_parser", "enable_strict_thinking"]] = field(
+        [],
+        "Further SGLang flags that a server must not have on: it is refused or restarted for them as for a "
+        "reasoning parser.",
+        10,
+    )
 
     @field_validator("urls")
     @classmethod

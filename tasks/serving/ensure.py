@@ -8,7 +8,7 @@ import attrs
 
 from tasks.errors import LaterError, ServerError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient, open_session
-from tasks.serving.gates import refusals, same_model, warnings
+from tasks.serving.gates import refusals, same_model, unwanted, warnings
 from tasks.serving.info import ServerInfo
 from tasks.serving.judge import FAITHFUL, UNFAITHFUL, ProbePlan
 from tasks.serving.outcomes import AttemptError
@@ -94,13 +94,11 @@ async def ensure_server(
     waited = await wait_ready(client, spec.ready_timeout_seconds, say)
     info = await client.info()
     restarted = None
-    if info.reasoning_parser is not None and spec.reasoning_parser == "forbid":
+    if unwanted(info, spec):
         restarted = await turn_parser_off(client, settings, info, say)
         info = await client.info()
-        if info.reasoning_parser is not None:
-            raise UnfaithfulError(
-                f"{client.url}: the parser {info.reasoning_parser} is on after the restart too"
-            )
+        if left := unwanted(info, spec):
+            raise UnfaithfulError(f"{client.url}: {', '.join(left)} is on after the restart too")
     if reasons := refusals(info, plan.sampling):
         raise UnfaithfulError(f"{client.url}: not fit for token data: " + "; ".join(reasons))
     probe = await probe_server(client, plan, info)

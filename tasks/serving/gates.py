@@ -8,6 +8,8 @@ import re
 from typing import Any, Final
 
 from tasks.serving.info import ServerInfo
+from tasks.serving.process import REASONING_PARSER, STRICT_THINKING, TOOL_CALL_PARSER
+from tasks.spec import ServersSpec
 
 Version = tuple[int, int, int, int]
 """major, minor, patch, and -1 for a release candidate, 0 for a release, n for post n."""
@@ -55,6 +57,18 @@ def _version_refusal(info: ServerInfo) -> str | None:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def unwanted(info: ServerInfo, servers: ServersSpec) -> tuple[str, ...]:
+    """Return the flags that the job forbids and the server has on, as they stand in a command line."""
+    found = []
+    if info.reasoning_parser is not None and servers.reasoning_parser == "forbid":
+        found.append(REASONING_PARSER)
+    if info.tool_call_parser is not None and "tool_call_parser" in servers.also_remove:
+        found.append(TOOL_CALL_PARSER)
+    if info.flags.get("enable_strict_thinking") and "enable_strict_thinking" in servers.also_remove:
+        found.append(STRICT_THINKING)
+    return tuple(found)
 
 
 def refusals(info: ServerInfo, sampling: dict[str, Any]) -> list[str]:

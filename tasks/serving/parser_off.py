@@ -9,68 +9,68 @@ from urllib.parse import urlsplit
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient
+from tasks.serving.gates import unwanted
 from tasks.serving.info import ServerInfo
-from tasks.serving.judge import ProbePlan
 from tasks.serving.outcomes import AttemptError
 from tasks.serving.probe import probe_server
-from tasks.serving.process import command_without_parser, port_of
-from tasks.serving.restart import Restarted, restart_lock, restart_without_parser, wait_idle
-from tasks.serving.settings import FleetSettings, Say
+from tasks.serving.process import REASONING_PARSER, TOOL_CALL_PARSER, command_without, place_of, port_of
+from tasks.serving.restart import Restarted, restart_locally, restart_lock, wait_idle
+from tasks.serving.settings import Check, FleetSettings, Say, unchecked
+from tasks.spec import ServersSpec
 
 
 async def turn_parser_off(
     client: ServerClient, settings: FleetSettings, info: ServerInfo, say: Say
 ) -> Restarted | None:
-    """Restart a server without its parser by the job's means; None when another run already did.
+    """Restart a server without what the job forbids, by the job's means; None when another run already did.
 
     Raises:
         UnfaithfulError: the job allows no restart; carries what the probe shows and the arguments to use.
         SurroundingsError: it cannot be restarted, or does not come back.
+        LaterError: another run took the lock over before anything was done.
     """
     spec = settings.servers
     if spec.restart == "none":
-        raise UnfaithfulError(await _evidence(client, settings.plan, info))
-    async with settings.lock(client.url) if settings.lock else nullcontext():
+        raise UnfaithfulError(await _evidence(client, settings, info))
+    lock = settings.lock(place_of(client.url)) if settings.lock else nullcontext(unchecked)
+    async with lock as still_ours:
         if spec.restart == "command":
-            return await _by_command(client, settings, info, say)
-        return await restart_without_parser(
-            client,
-            drain_seconds=spec.drain_timeout_seconds,
-            ready_seconds=spec.ready_timeout_seconds,
-            log_dir=settings.log_dir,
-            busy_too=spec.restart_busy,
-            say=say,
-        )
+            return await _by_command(client, settings, info, still_ours, say)
+        return await restart_locally(client, spec, log_dir=settings.log_dir, still_ours=still_ours, say=say)
 
 
-async def _evidence(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> str:
+async def _evidence(client: ServerClient, settings: FleetSettings, info: ServerInfo) -> str:
     try:
-        shown = "\n".join((await probe_server(client, plan, info)).lines())
+        shown = "\n".join((await probe_server(client, settings.plan, info)).lines())
     except ServerError as error:
         shown = f"  (the probe got no answer: {error})"
-    command = command_without_parser(info.launch_command)
+    flags = unwanted(info, settings.servers)
+    values = {REASONING_PARSER: info.reasoning_parser, TOOL_CALL_PARSER: info.tool_call_parser}
+    on = ", ".join(f"{flag} {values.get(flag) or ''}".rstrip() for flag in flags)
     return (
-        f"{client.url}: --reasoning-parser {info.reasoning_parser} is on, the job forbids it. What it does:\n"
+        f"{client.url}: {on} is on, the job forbids it. What it does:\n"
         f"{shown}\nStart the server without it (or, on this host, set servers.restart: local). Arguments:\n"
-        f"  {command or 'those of now, without --reasoning-parser'}"
+        f"  {command_without(info.launch_command, flags) or 'those of now, without ' + on}"
     )
 
 
 async def _by_command(
-    client: ServerClient, settings: FleetSettings, info: ServerInfo, say: Say
+    client: ServerClient, settings: FleetSettings, info: ServerInfo, still_ours: Check, say: Say
 ) -> Restarted | None:
     spec, begun = settings.servers, time.monotonic()
     async with restart_lock(client.url, spec.ready_timeout_seconds):
-        if (await client.info()).reasoning_parser is None:
+        flags = unwanted(await client.info(), spec)
+        if not flags:
             return None
         await wait_idle(client, spec.drain_timeout_seconds, busy_too=spec.restart_busy)
+        await still_ours()
         done = []
         for name in ("restart", "stop", "start"):
             if template := spec.restart_commands.get(name):
                 done.append(await _run(client.url, template, spec.ready_timeout_seconds, say))
-        await _until_parser_off(client, spec.ready_timeout_seconds)
+        await _until_parser_off(client, spec)
     before = f"{info.launch_command or client.url}"
-    return Restarted(client.url, before, "; ".join(done), time.monotonic() - begun)
+    return Restarted(client.url, before, "; ".join(done), time.monotonic() - begun, flags)
 
 
 async def _run(url: str, template: str, timeout_seconds: float, say: Say) -> str:
@@ -104,22 +104,20 @@ async def _run(url: str, template: str, timeout_seconds: float, say: Say) -> str
     return command
 
 
-async def _until_parser_off(client: ServerClient, timeout_seconds: float) -> None:
-    """Wait until the server is ready without its parser; the old one may still answer at first."""
-    deadline = time.monotonic() + timeout_seconds
-    seen = ""
+async def _until_parser_off(client: ServerClient, spec: ServersSpec) -> None:
+    """Wait until the server is ready without what is forbidden; the old one may still answer at first."""
+    limit = spec.ready_timeout_seconds
+    deadline, seen = time.monotonic() + limit, ""
     while time.monotonic() < deadline:
         state, seen = await client.health(timeout_seconds=25.0)
         if state == "ready":
             try:
-                parser = (await client.info()).reasoning_parser
+                flags = unwanted(await client.info(), spec)
             except AttemptError as error:
                 seen = str(error)
             else:
-                if parser is None:
+                if not flags:
                     return
-                seen = f"the parser {parser} is on"
+                seen = f"{', '.join(flags)} is on"
         await asyncio.sleep(0.5)
-    raise SurroundingsError(
-        f"{client.url}: not ready without its parser {timeout_seconds:.0f} s after the commands ({seen})"
-    )
+    raise SurroundingsError(f"{client.url}: not ready as wanted {limit:.0f} s after the commands ({seen})")

@@ -8,6 +8,7 @@ to start it again and is shown nowhere.
 import ipaddress
 import os
 import shlex
+import socket
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,6 +20,11 @@ from tasks.errors import SurroundingsError
 from tasks.serving.info import redact
 
 REASONING_PARSER: Final = "--reasoning-parser"
+TOOL_CALL_PARSER: Final = "--tool-call-parser"
+STRICT_THINKING: Final = "--enable-strict-thinking"
+
+SWITCHES: Final = (STRICT_THINKING,)
+"""Flags of these that take no value."""
 
 
 @attrs.frozen(slots=True)
@@ -69,6 +75,17 @@ def is_loopback(url: str) -> bool:
         return False
 
 
+def place_of(url: str) -> str:
+    """Return one server's name for all hosts and spellings, a plain word: host and port, and path if any.
+
+    A loopback URL is named by this host, so that equal loopback URLs of two hosts are two servers.
+    """
+    parts = urlsplit(url)
+    host = socket.gethostname() if is_loopback(url) else parts.hostname or ""
+    name = f"{host}-{port_of(url)}{parts.path.rstrip('/')}".lower()
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)[:255]
+
+
 def is_server_command(argv: Sequence[str]) -> bool:
     """Whether a command line starts an SGLang server or our stand-in."""
     words = list(argv)
@@ -83,21 +100,22 @@ def is_server_command(argv: Sequence[str]) -> bool:
 
 
 def without_flags(argv: Sequence[str], flags: Sequence[str] = (REASONING_PARSER,)) -> tuple[str, ...]:
-    """Return a command line without `--flag value` and `--flag=value`, `_` or `-` in the flag's name."""
+    """Return a command line without `--flag value`, `--flag=value` and switches, `_` or `-` in the name."""
     kept: list[str] = []
     words = iter(argv)
     for word in words:
         name, equals, _ = word.partition("=")
-        if name.startswith("--") and name.replace("_", "-") in flags:
-            if not equals:
+        plain = name.replace("_", "-")
+        if name.startswith("--") and plain in flags:
+            if not equals and plain not in SWITCHES:
                 next(words, None)
             continue
         kept.append(word)
     return tuple(kept)
 
 
-def command_without_parser(launch_command: str) -> str:
-    """Return a server's own launch command without the parser, for a person to use.
+def command_without(launch_command: str, flags: Sequence[str] = (REASONING_PARSER,)) -> str:
+    """Return a server's own launch command without some flags, for a person to use.
 
     SGLang reports the command unquoted, so this is a hint, not something to execute.
     """
@@ -105,7 +123,7 @@ def command_without_parser(launch_command: str) -> str:
         words = shlex.split(launch_command)
     except ValueError:
         words = launch_command.split()
-    return shlex.join(without_flags(words))
+    return shlex.join(without_flags(words, flags))
 
 
 def find_server(url: str) -> ServerProcess:

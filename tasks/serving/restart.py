@@ -16,13 +16,22 @@ import attrs
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient
-from tasks.serving.info import redact
+from tasks.serving.gates import unwanted
+from tasks.serving.info import ServerInfo, redact
 from tasks.serving.process import ServerProcess, find_server, without_flags
-from tasks.serving.settings import Say, say_nothing
+from tasks.serving.settings import Check, Say, say_nothing, unchecked
 from tasks.serving.stop import stop_server
+from tasks.spec import ServersSpec
+
+IDLE_LOOKS: Final = 2
+"""So many looks in a row must show no work before a server counts as idle."""
 
 LOG_LINES: Final = 20
 """Last lines of a server's log that get into an error."""
+
+
+class BusyError(SurroundingsError):
+    """A server is left as it is, because it works for others."""
 
 
 @attrs.frozen(slots=True)
@@ -34,6 +43,7 @@ class Restarted:
         before: the command line that was stopped, redacted.
         now: the command line that was started, redacted.
         seconds: from the first signal until the server was ready.
+        flags: what it runs without now.
         pid: the new process; None when a command of the user's started it.
         log: file with the new process's output; None when a command of the user's started it.
     """
@@ -42,6 +52,7 @@ class Restarted:
     before: str
     now: str
     seconds: float
+    flags: tuple[str, ...]
     pid: int | None = None
     log: Path | None = None
 
@@ -49,47 +60,71 @@ class Restarted:
         """Return the restart as plain lines for a person."""
         process = [] if self.pid is None else [f"  process {self.pid}, log {self.log}"]
         return [
-            f"{self.url}: restarted without --reasoning-parser in {self.seconds:.0f} s",
+            f"{self.url}: restarted without {', '.join(self.flags)} in {self.seconds:.0f} s",
             f"  before  {self.before}",
             f"  now     {self.now}",
             *process,
         ]
 
 
-async def restart_without_parser(
+async def restart_locally(
     client: ServerClient,
+    spec: ServersSpec,
     *,
-    drain_seconds: float,
-    ready_seconds: float,
     log_dir: Path | None = None,
-    busy_too: bool = False,
+    still_ours: Check = unchecked,
     say: Say = say_nothing,
 ) -> Restarted | None:
-    """Restart the local server behind a client without `--reasoning-parser`; None when another run did.
+    """Restart the local server behind a client without the flags that `spec` forbids; None when none is on.
 
-    A server that has work in flight gets `drain_seconds` to finish it, and is left alone when it does not,
-    unless `busy_too`.
+    A server that has work in flight gets `drain_timeout_seconds` to finish it, and is left alone when it does
+    not, unless `restart_busy`.
+
+    Args:
+        client: the open client.
+        spec: what is forbidden, and time limits.
+        log_dir: where it logs afterwards; None: the system's temporary folder.
+        still_ours: asked right before the server is stopped; once it is stopped it is started, come what may.
+        say: takes lines for a person.
 
     Raises:
-        SurroundingsError: it is not ours to restart, is busy, does not stop, or does not come back.
-        UnfaithfulError: the parser does not come from its command line.
+        SurroundingsError: it is not ours to restart, does not stop, or does not come back.
+        BusyError: it works for others.
+        UnfaithfulError: a flag does not come from its command line.
     """
-    async with restart_lock(client.url, ready_seconds):
-        if (await client.info()).reasoning_parser is None:
+    async with restart_lock(client.url, spec.ready_timeout_seconds):
+        info = await client.info()
+        flags = unwanted(info, spec)
+        if not flags:
             return None
         server = find_server(client.url)
-        argv = without_flags(server.argv)
-        if argv == server.argv:
-            raise UnfaithfulError(
-                f"{client.url}: a reasoning parser is on, but its command line has no --reasoning-parser "
-                f"(a --config file?): {server.command}"
-            )
-        await wait_idle(client, drain_seconds, busy_too=busy_too)
+        _refuse_many_nodes(info)
+        argv = _argv_without(server, flags)
+        await wait_idle(client, spec.drain_timeout_seconds, busy_too=spec.restart_busy)
+        await still_ours()
         say(f"{client.url}: stopping process {server.pid}: {server.command}")
         begun = time.monotonic()
-        await stop_server(server, drain_seconds)
+        await stop_server(server, spec.drain_timeout_seconds)
         say(f"{client.url}: starting {redact(shlex.join(argv))}")
-        return await _start_and_wait(client, server, argv, begun, ready_seconds, log_dir)
+        started = await _start_and_wait(client, server, argv, begun, spec.ready_timeout_seconds, log_dir)
+        return attrs.evolve(started, flags=flags)
+
+
+def _refuse_many_nodes(info: ServerInfo) -> None:
+    """Refuse a server of several nodes that its command line does not show, e.g. one with a --config file."""
+    nodes = info.flags.get("nnodes")
+    if isinstance(nodes, int) and nodes > 1:
+        raise SurroundingsError(f"{info.url}: it is one of {nodes} nodes: restart them together, by hand")
+
+
+def _argv_without(server: ServerProcess, flags: Sequence[str]) -> tuple[str, ...]:
+    for flag in flags:
+        if without_flags(server.argv, (flag,)) == server.argv:
+            raise UnfaithfulError(
+                f"{server.url}: {flag} is on, but its command line does not have it "
+                f"(a --config file?): {server.command}"
+            )
+    return without_flags(server.argv, flags)
 
 
 async def _start_and_wait(
@@ -115,7 +150,7 @@ async def _start_and_wait(
             child.returncode = 0  # it outlives us on purpose: Popen must not warn that it still runs
             seconds = time.monotonic() - begun
             now = redact(shlex.join(argv))
-            return Restarted(server.url, server.command, now, seconds, child.pid, log)
+            return Restarted(server.url, server.command, now, seconds, (), child.pid, log)
         await asyncio.sleep(0.25)
     raise SurroundingsError(
         f"{server.url}: the restarted server was not ready after {ready_seconds:.0f} s (last: {seen}):\n"
@@ -124,26 +159,28 @@ async def _start_and_wait(
 
 
 async def wait_idle(client: ServerClient, seconds: float, *, busy_too: bool = False) -> None:
-    """Wait until a server has nothing in flight.
+    """Wait until a server has nothing in flight, at two looks in a row: its snapshot may be old.
 
     Raises:
-        SurroundingsError: it still works for somebody after `seconds`, and not `busy_too`.
+        BusyError: after `seconds` it still works for somebody or does not say, and not `busy_too`.
     """
-    deadline = time.monotonic() + seconds
+    deadline, looks = time.monotonic() + seconds, 0
     while True:
         try:
             loads = await client.loads()
-        except ServerError:
+        except ServerError as error:
+            looks, seen = 0, f"its load cannot be read: {error}"
+        else:
+            if loads is None:
+                return
+            looks = looks + 1 if loads.running + loads.waiting == 0 else 0
+            seen = f"it serves others ({loads.running} running, {loads.waiting} waiting)"
+        if looks >= IDLE_LOOKS:
             return
-        if loads is None or loads.running + loads.waiting == 0:
-            return
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline and not looks:
             if busy_too:
                 return
-            raise SurroundingsError(
-                f"{client.url}: it serves others ({loads.running} running, {loads.waiting} waiting) "
-                f"after {seconds:.0f} s: not restarted under them"
-            )
+            raise BusyError(f"{client.url}: {seen} after {seconds:.0f} s: not restarted under them")
         await asyncio.sleep(0.5)
 
 

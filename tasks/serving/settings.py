@@ -1,7 +1,7 @@
 """What a fleet is to be: servers, probe, time limits."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -13,6 +13,14 @@ from tasks.spec import ServersSpec
 
 Say = Callable[[str], None]
 """Takes one line for a person."""
+
+
+Check = Callable[[], Awaitable[None]]
+"""Raises `LaterError` when a lock is not held any more."""
+
+
+async def unchecked() -> None:
+    """Find nothing wrong: the check of a lock that cannot be lost."""
 
 
 def say_nothing(line: str) -> None:
@@ -71,7 +79,8 @@ class FleetSettings:
         api_key: bearer token; never shown.
         in_flight: rows in flight per server at first; None: what the server runs.
         patience: time limits.
-        lock: URL to a context that holds the right to restart it across hosts; None: this host's lock alone.
+        lock: server name (`place_of`) to a context that holds the right to restart it across hosts and yields
+            its check; None: this host's lock alone.
         log_dir: where restarted servers log; None: the system's temporary folder.
     """
 
@@ -80,7 +89,7 @@ class FleetSettings:
     api_key: str | None = attrs.field(default=None, repr=False)
     in_flight: int | None = None
     patience: Patience = attrs.field(factory=Patience)
-    lock: Callable[[str], AbstractAsyncContextManager[None]] | None = None
+    lock: Callable[[str], AbstractAsyncContextManager[Check]] | None = None
     log_dir: Path | None = None
 
     @property

@@ -1,13 +1,15 @@
 """Finding, stopping and starting local servers, over real processes; only those started here."""
 
 import asyncio
+import json
 import os
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -15,12 +17,20 @@ import psutil
 import pytest
 
 from deployments.standin.launch import ROOT, Standin
-from tasks.errors import SurroundingsError, UnfaithfulError
+from tasks.errors import LaterError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import Access, ServerClient
 from tasks.serving.ensure import ServerReport, ensure_servers
-from tasks.serving.process import command_without_parser, find_server, is_server_command, without_flags
-from tasks.serving.restart import log_tail, restart_without_parser
+from tasks.serving.process import (
+    command_without,
+    find_server,
+    is_server_command,
+    place_of,
+    without_flags,
+)
+from tasks.serving.restart import BusyError, _refuse_many_nodes, log_tail, restart_locally
 from tasks.serving.stop import stop_server
+from tasks.spec import StoreSpec
+from tasks.storage.server_lock import server_locks
 from tests.tasks.serving.embedded import MODEL, Nursery, fleet_settings, prompt
 
 PARSER = ("--reasoning-parser", "qwen3")
@@ -47,13 +57,24 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
         ("sglang serve --port 1 --reasoning_parser kimi_k2", "sglang serve --port 1"),
         ("sglang serve --tool-call-parser kimi_k2", "sglang serve --tool-call-parser kimi_k2"),
         ("sglang serve --port 1", "sglang serve --port 1"),
+        (
+            "sglang serve --reasoning-parser q --enable-strict-thinking",
+            "sglang serve --enable-strict-thinking",
+        ),
     ],
-    ids=["two words", "one word", "underscore", "another parser stays", "nothing to take off"],
+    ids=[
+        "two words",
+        "one word",
+        "underscore",
+        "another parser stays",
+        "nothing to take off",
+        "switch stays",
+    ],
 )
 def test_the_parser_is_taken_off_a_command(argv: str, expected: str) -> None:
     """Flag and value go, all else stays in order."""
     assert shlex.join(without_flags(argv.split())) == expected
-    assert command_without_parser(argv) == expected
+    assert command_without(argv) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,6 +138,110 @@ async def test_two_runs_restart_a_server_once(nursery: Nursery) -> None:
     assert sorted(report.restarted is not None for report in both) == [False, True]
 
 
+@asynccontextmanager
+async def _no_host_lock(url: str, seconds: float) -> AsyncIterator[None]:
+    yield
+
+
+async def test_runs_on_two_hosts_restart_a_server_once(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the store is common to them: one stops and starts the server, the other waits and finds it fit."""
+    monkeypatch.setattr("tasks.serving.restart.restart_lock", _no_host_lock)
+    standin, said = nursery.start(*PARSER), []
+    store = StoreSpec(uri=str(tmp_path / "store"))
+    settings = [
+        attrs.evolve(fleet_settings(standin.url, restart="local"), lock=server_locks(store, f"run-{n}", 30.0))
+        for n in range(2)
+    ]
+    both = await asyncio.gather(*(ensure_servers(each, said.append) for each in settings))
+    reports = [report for (report,) in both]
+    assert sorted(report.restarted is not None for report in reports) == [False, True]
+    assert [report.probe.verdict for report in reports] == ["faithful", "faithful"]
+    assert [line.split(": ")[1].split()[0] for line in said if "process" in line] == ["stopping"]
+    (lock,) = (tmp_path / "store" / "server-locks").rglob("*.json")
+    data = json.loads(lock.read_text())
+    assert (data["released"], data["server"]) == (True, place_of(standin.url))
+
+
+async def test_a_run_that_lost_its_lock_stops_nothing(nursery: Nursery) -> None:
+    """Right before the signal the lock turns out to be another's: the server stays as it is."""
+    standin = nursery.start(*PARSER)
+
+    async def lost() -> None:
+        raise LaterError("another run has it")
+
+    async with ServerClient(standin.url, Access()) as client:
+        spec = fleet_settings(standin.url, restart="local").servers
+        with pytest.raises(LaterError, match="another run"):
+            await restart_locally(client, spec, still_ours=lost)
+    assert find_server(standin.url).pid == standin.pid
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://127.0.0.1:30000", f"{socket.gethostname().lower()}-30000"),
+        ("http://localhost:30000/", f"{socket.gethostname().lower()}-30000"),
+        ("http://[::1]:30000", f"{socket.gethostname().lower()}-30000"),
+        ("http://GPU1.example:30000", "gpu1.example-30000"),
+        ("https://10.0.0.7/sgl/a", "10.0.0.7-443-sgl-a"),
+        ("http://[fe80::1]:1", "fe80--1-1"),
+    ],
+)
+def test_a_server_has_one_name_for_all_hosts(url: str, place: str) -> None:
+    """Host and port; a loopback URL is named by this host."""
+    assert place_of(url) == place
+
+
+async def test_further_flags_go_when_policy_says_so(nursery: Nursery) -> None:
+    """`also_remove`: tool parser and strict thinking go with the reasoning parser; all else stays."""
+    standin = nursery.start(
+        *PARSER, "--enable-strict-thinking", "--tool-call-parser=qwen25", "--random-seed", "7"
+    )
+    before = find_server(standin.url)
+    report = await _ensure(
+        standin, restart="local", also_remove=["tool_call_parser", "enable_strict_thinking"]
+    )
+    info, after = report.info, find_server(standin.url)
+    assert (info.reasoning_parser, info.tool_call_parser) == (None, None)
+    assert not info.flags["enable_strict_thinking"]
+    gone = {*PARSER, "--enable-strict-thinking", "--tool-call-parser=qwen25"}
+    assert list(after.argv) == [word for word in before.argv if word not in gone]
+    assert report.restarted is not None
+    assert "--tool-call-parser, --enable-strict-thinking" in report.restarted.lines()[0]
+
+
+async def test_further_flags_stay_when_policy_is_silent(nursery: Nursery) -> None:
+    """By default a tool parser is no reason to touch a server; forbidden, it is shown with the command."""
+    standin = nursery.start("--tool-call-parser", "qwen25")
+    report = await _ensure(standin, restart="local")
+    assert (report.restarted, report.info.tool_call_parser) == (None, "qwen25")
+    with pytest.raises(UnfaithfulError, match=r"(?s)--tool-call-parser qwen25 is on.*Arguments:") as caught:
+        await _ensure(standin, also_remove=["tool_call_parser"])
+    assert "qwen25" not in str(caught.value).rsplit("Arguments:", 1)[1]
+    assert find_server(standin.url).pid == standin.pid
+
+
+@pytest.mark.parametrize("flags", [("--nnodes", "2"), ("--nnodes=2",)])
+async def test_one_node_of_several_is_not_restarted(nursery: Nursery, flags: tuple[str, ...]) -> None:
+    """`local` leaves a multi-node server alone: its nodes must be restarted together."""
+    standin = nursery.start(*PARSER, *flags)
+    with pytest.raises(SurroundingsError, match="2 nodes"):
+        await _ensure(standin, restart="local")
+    assert standin.process.poll() is None
+
+
+async def test_one_node_that_only_its_info_shows_is_not_restarted(nursery: Nursery) -> None:
+    """A --config file may say `nnodes`: what the server reports counts as well."""
+    standin = nursery.start(*PARSER)
+    async with ServerClient(standin.url, Access()) as client:
+        info = await client.info()
+        flags = dict(info.flags) | {"nnodes": 2}
+        with pytest.raises(SurroundingsError, match="2 nodes"):
+            _refuse_many_nodes(attrs.evolve(info, flags=flags))
+
+
 async def until_running(client: ServerClient) -> None:
     """Return when the server runs a request."""
     async with asyncio.timeout(30):
@@ -135,10 +260,11 @@ async def test_a_server_that_works_for_others_is_left_alone(nursery: Nursery) ->
         body = {"input_ids": prompt("Hello!").tolist(), "sampling_params": long}
         working = asyncio.ensure_future(client.ask("/generate", body))
         await until_running(client)
-        with pytest.raises(SurroundingsError, match="it serves others"):
-            await restart_without_parser(client, drain_seconds=0.5, ready_seconds=30.0)
+        spec = fleet_settings(standin.url, restart="local", drain_timeout_seconds=0.5).servers
+        with pytest.raises(BusyError, match="it serves others"):
+            await restart_locally(client, spec)
         assert find_server(standin.url).pid == standin.pid
-        done = await restart_without_parser(client, drain_seconds=0.5, ready_seconds=30.0, busy_too=True)
+        done = await restart_locally(client, spec.model_copy(update={"restart_busy": True}))
         assert done is not None
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
