@@ -1,7 +1,10 @@
 """Bad input and bad surroundings: each ends with a message that names the place, expected and got."""
 
 import json
+import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,3 +165,37 @@ def test_the_flow_writes_to_a_real_s3_server(
     assert rawseq("status", store["store"], env=env).status == 0
     assert rawseq("verify", store["store"], env=env).answer["trainable"] is True
     assert rawseq("run", str(job), env=env).answer["generated_rows"] == 0
+
+
+def test_a_full_disk_stops_the_run_and_it_resumes(
+    tmp_path: Path, rawseq_env: dict[str, str], rawseq: Rawseq, standin: Standin
+) -> None:
+    """When the journal cannot grow the run ends with exit 5 and what to do; with room again it goes on.
+
+    The limit is the process's largest file (RLIMIT_FSIZE): the write fails as on a full disk, without root.
+    """
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 64),
+        tmp_path / "out",
+        batch={"rows": 64},
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "deployments.main", "run", str(job), "--json"],
+        cwd=tmp_path,
+        env=rawseq_env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )
+    assert done.returncode == 5, done.stderr
+    error = json.loads(done.stdout.splitlines()[-1])["error"]
+    assert error["type"] == "SurroundingsError"
+    assert "journals" in error["message"]
+    assert not list((tmp_path / "out").rglob("receipts/*"))
+    ran = rawseq("run", str(job))
+    assert ran.status == 0, ran.stderr
+    assert 0 < ran.answer["generated_rows"] < ran.answer["rows"]["total"]
+    assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
