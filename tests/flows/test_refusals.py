@@ -172,14 +172,15 @@ def test_a_full_disk_stops_the_run_and_it_resumes(
 ) -> None:
     """When the journal cannot grow the run ends with exit 5 and what to do; with room again it goes on.
 
-    The limit is the process's largest file (RLIMIT_FSIZE): the write fails as on a full disk, without root.
+    The limit is the process's largest file (RLIMIT_FSIZE), above the store probe's 70 kB: the write fails as
+    on a full disk, without root.
     """
     job = write_job(
         tmp_path / "job.yaml",
         standin.url,
-        write_prompts(tmp_path / "p.jsonl", 64),
+        write_prompts(tmp_path / "p.jsonl", 160),
         tmp_path / "out",
-        batch={"rows": 64},
+        batch={"rows": 160},
     )
     done = subprocess.run(
         [sys.executable, "-m", "deployments.main", "run", str(job), "--json"],
@@ -188,7 +189,7 @@ def test_a_full_disk_stops_the_run_and_it_resumes(
         capture_output=True,
         text=True,
         timeout=200,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (76_000, 76_000)),
     )
     assert done.returncode == 5, done.stderr
     error = json.loads(done.stdout.splitlines()[-1])["error"]
