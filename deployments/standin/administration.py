@@ -27,11 +27,14 @@ class Administration:
         )
 
     async def abort_request(self, request: web.Request) -> web.Response:
-        """POST /abort_request: every rid that starts with the given one; 200 whatever happens."""
+        """POST /abort_request: 200 whatever happens.
+
+        A rid in flight takes every rid that starts with it along; another one is ignored, as genuine.
+        """
         body = read_body(await request.read())
         if body.get("abort_all"):
             self._server.engine.abort(lambda _: True)
-        elif prefix := str(body.get("rid") or ""):
+        elif (prefix := str(body.get("rid") or "")) in self._server.in_flight:
             self._server.engine.abort(lambda rid: rid.startswith(prefix))
         return web.Response()
 

@@ -80,10 +80,16 @@ class Chat:
         limit = effective_limit(params, len(prompt), server.frame)
         check_ranges(params, server.frame.vocabulary)
         stops = stops_of(params, limit, server.frame)
+        opened = text.endswith(OPENER)
         generation = Generation(
-            uuid.uuid4().hex, prompt, choice_of(params, server.frame), stops, streams=bool(body.get("stream"))
+            uuid.uuid4().hex,
+            prompt,
+            choice_of(params, server.frame),
+            stops,
+            closer=server.frame.closer if opened else None,
+            streams=bool(body.get("stream")),
         )
-        return generation, text.endswith(OPENER)
+        return generation, opened
 
     def _message(self, generation: Generation, body: dict[str, Any], opened: bool) -> dict[str, Any]:
         """The assistant message of a snapshot: split only by the parsers that are on."""
@@ -95,12 +101,8 @@ class Chat:
             reasoning, content = split_reasoning(content)
         if arguments.tool_call_parser and body.get("tools"):
             content, calls = split_calls(content)
-        return {
-            "role": "assistant",
-            "content": content or None,
-            "reasoning_content": reasoning or None,
-            "tool_calls": calls or None,
-        }
+        message = {"role": "assistant", "content": content, "reasoning_content": reasoning or None}
+        return message | ({"tool_calls": calls} if calls else {})
 
     def _completion(self, generation: Generation, body: dict[str, Any], opened: bool) -> dict[str, Any]:
         message, finish = self._message(generation, body, opened), generation.finish or {}
@@ -111,6 +113,8 @@ class Chat:
             "finish_reason": _reason(message, finish),
             "matched_stop": finish.get("matched"),
         }
+        if body.get("return_token_ids"):
+            choice |= {"prompt_token_ids": generation.prompt, "response_token_ids": generation.output}
         return {
             "id": generation.rid,
             "object": "chat.completion",
@@ -144,7 +148,13 @@ class Chat:
             reason = None if now.finish is None else _reason(message, now.finish)
             if reason == "tool_calls":
                 delta["tool_calls"] = message["tool_calls"]
-            choice = {"index": 0, "delta": delta, "finish_reason": reason}
+            choice = {
+                "index": 0,
+                "delta": delta,
+                "logprobs": None,
+                "finish_reason": reason,
+                "matched_stop": (now.finish or {}).get("matched"),
+            }
             await response.write(b"data: " + orjson.dumps({**head, "choices": [choice]}) + b"\n\n")
             delta = {}
         await response.write(b"data: [DONE]\n\n")
@@ -164,15 +174,16 @@ async def _moves(generation: Generation) -> AsyncIterator[Generation]:
 
 
 def _reason(message: dict[str, Any], finish: dict[str, Any]) -> str:
-    return "tool_calls" if message["tool_calls"] and finish["type"] == "stop" else str(finish["type"])
+    return "tool_calls" if "tool_calls" in message and finish["type"] == "stop" else str(finish["type"])
 
 
 def _usage(generation: Generation) -> dict[str, Any]:
-    prompt, output = len(generation.prompt), len(generation.output)
+    prompt, output, reasoning = len(generation.prompt), len(generation.output), generation.reasoning
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": None,
-        "reasoning_tokens": 0,
+        "reasoning_tokens": reasoning,
+        "completion_tokens_details": {"reasoning_tokens": reasoning} if reasoning else None,
     }

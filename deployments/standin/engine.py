@@ -6,14 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from deployments.standin.counters import Counters
 from deployments.standin.generation import Generation
-from deployments.standin.sampling import log_probability
 from deployments.standin.stepper import Picked, Stepper
 from deployments.standin.stopping import finish_reason
 
@@ -21,6 +20,7 @@ logger = logging.getLogger("standin")
 
 ABORTED: dict[str, Any] = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
 ABORTED_WAITING: dict[str, Any] = {"type": "abort", "message": "Abort in waiting queue"}
+STEPS_PER_LOAD = 15  # --load-snapshot-publish-interval of a genuine server
 
 
 class QueueFullError(Exception):
@@ -34,6 +34,16 @@ class Limits:
     running: int
     queued: int | None
     pool: int  # cache positions of all running generations together
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A snapshot of the work."""
+
+    stamp: float
+    running: int
+    waiting: int
+    tokens: int  # of all that run
 
 
 class Engine:
@@ -55,7 +65,8 @@ class Engine:
         self._slots: list[Generation | None] = [None] * stepper.slots
         self._ended: list[Generation] = []  # by abort; delivered with the next step
         self._paused = self._stopping = self.frozen = False
-        self.beat = time.time()
+        self._steps = 0  # since the last snapshot
+        self._load = self._look()
         self.throughput = 0.0  # ids per second of the last steps
         self._thread = threading.Thread(target=self._run, name="standin-decoder", daemon=True)
 
@@ -76,6 +87,8 @@ class Engine:
             limit = self.limits.queued
             if limit is not None and len(self._waiting) + len(generations) > limit + self._free():
                 raise QueueFullError
+            if not self._busy:
+                self._load = self._look()
             self._waiting.extend(generations)
             self._wake.notify()
 
@@ -113,6 +126,7 @@ class Engine:
     def freeze(self, frozen: bool) -> None:
         """Stand still (or go on) without telling anybody: a scheduler that hangs."""
         with self._wake:
+            self._load = self.load()
             self.frozen = frozen
             self._wake.notify()
 
@@ -128,6 +142,27 @@ class Engine:
     def waiting(self) -> int:
         """How many wait for a slot."""
         return len(self._waiting)
+
+    def load(self) -> Load:
+        """The snapshot that /v1/loads tells of.
+
+        It is renewed after an admission and every few steps, as genuine; idle or paused it is always new.
+        A frozen decoder's keeps its stamp, but counts on.
+        """
+        if self.frozen:
+            return replace(self._look(), stamp=self._load.stamp)
+        if self._paused or not self._busy:
+            self._load = self._look()
+        return self._load
+
+    def _look(self) -> Load:
+        running = self.running()
+        tokens = sum(len(g.prompt) + len(g.output) for g in running)
+        return Load(time.time(), len(running), len(self._waiting), tokens)
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._waiting or self.running())
 
     def _free(self) -> int:
         return max(0, self.limits.running - len(self.running()))
@@ -147,20 +182,19 @@ class Engine:
         while True:
             with self._wake:
                 while (
-                    not self._stopping
-                    and not self._ended
-                    and (self.frozen or self._paused or not (self._waiting or self.running()))
+                    not self._stopping and not self._ended and (self.frozen or self._paused or not self._busy)
                 ):
                     self._wake.wait()
                 if self._stopping:
                     return
-                if not self._paused:
-                    self._admit()
+                if not self._paused and self._admit():
+                    self._steps = STEPS_PER_LOAD
                 ended, self._ended = self._ended, []
             self._report(ended + ([] if self._paused or self.frozen else self._step()))
 
-    def _admit(self) -> None:
-        """Give free slots to the head of the queue, as far as the pool has room."""
+    def _admit(self) -> bool:
+        """Give free slots to the head of the queue, as far as the pool has room; returns whether it had."""
+        admitted = False
         used = sum(g.reserved for g in self.running())
         while self._waiting and self._free() and used + self._waiting[0].reserved <= self.limits.pool:
             generation = self._waiting.popleft()
@@ -170,8 +204,10 @@ class Engine:
             self._slots[slot] = generation
             self.stepper.clear(slot)
             used += generation.reserved
+            admitted = True
             if not generation.retractions:
                 self._counters.started(generation.prompt)
+        return admitted
 
     def _report(self, changed: list[Generation]) -> None:
         for generation in changed:
@@ -185,7 +221,9 @@ class Engine:
         begin = time.perf_counter()
         picked = self.stepper.step(list(self._slots))
         changed = [pick.generation for pick in picked if self._take(pick)]
-        self.beat = time.time()
+        self._steps += 1
+        if self._steps >= STEPS_PER_LOAD:
+            self._steps, self._load = 0, self._look()
         self.throughput += 0.05 * (len(picked) / (time.perf_counter() - begin) - self.throughput)
         return changed
 
@@ -195,10 +233,11 @@ class Engine:
         with self._wake:
             if generation.finish is not None:  # aborted meanwhile
                 return False
-            if generation.wants_logprobs:
-                generation.logprobs.append(log_probability(pick.logits, pick.token))
-            generation.output.append(pick.token)
-            self._counters.tokens += 1
+            if pick.score is not None:
+                generation.scores.append(pick.score)
+            if generation.stops.limit:  # a cap of 0 keeps no id
+                generation.output.append(pick.token)
+                self._counters.tokens += 1
             generation.finish = finish_reason(generation, self._tokenizer)
             if generation.finish is not None and self._slots[pick.slot] is generation:
                 self._slots[pick.slot] = None

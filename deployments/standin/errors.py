@@ -31,14 +31,16 @@ def bad_contract(message: str) -> ApiError:
     return ApiError(400, {"error": message})
 
 
-def bad_body(kind: str, where: tuple[str | int, ...], message: str, value: Any) -> ApiError:
-    """400 of pydantic; it echoes the input, however long."""
-    detail = {"type": kind, "loc": where, "msg": message, "input": value}
+def bad_body(*found: tuple[str, tuple[str | int, ...], str, Any]) -> ApiError:
+    """400 of pydantic: (kind, place, message, value) each; it echoes the value, however long."""
+    names = ("type", "loc", "msg", "input")
+    details = [dict(zip(names, each, strict=True)) for each in found]
+    head = f"{len(details)} validation error{'s' if len(details) > 1 else ''}:\n"
     return ApiError(
         400,
         {
             "object": "error",
-            "message": f"1 validation error:\n  {detail}",
+            "message": head + "".join(f"  {detail}\n" for detail in details),
             "type": "Bad Request",
             "param": None,
             "code": 400,

@@ -23,7 +23,7 @@ def _bad_request(shape: str) -> ApiError:
         return bad_contract("unknown field `fault`, expected one of `max_new_tokens`, `stop`")
     if shape == "message":
         return bad_value("The fault switch refused this request.")
-    return bad_body("missing", ("body", "fault"), "Field required", {"input_ids": [1, 2, 3]})
+    return bad_body(("missing", ("body", "fault"), "Field required", {"input_ids": [1, 2, 3]}))
 
 
 REFUSALS: dict[str, Callable[[str], ApiError]] = {

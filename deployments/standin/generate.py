@@ -36,7 +36,7 @@ class Generate:
         server.counters.requests += 1
         await arrive(server)
         if request.content_type != "application/json":
-            raise bad_body("model_attributes_type", ("body",), "Input should be a valid dictionary", "")
+            raise bad_body(("model_attributes_type", ("body",), "Input should be a valid dictionary", ""))
         body = read_body(await request.read())
         try:
             taken = intake(body, server.frame, self._tokenizer, server.in_flight)
@@ -104,6 +104,7 @@ class Generate:
                 if now.finish is not None:
                     del pending[index]
                 item = self._item(now, taken)
+                generation.sent = True
                 yield item if taken.single else {**item, "index": index}
 
     async def _refused_chunks(self, taken: Intake) -> AsyncIterator[dict[str, Any]]:

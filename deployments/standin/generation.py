@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from deployments.standin.logprobs import Score, Wish
 from deployments.standin.sampling import Choice
 
 
@@ -29,10 +30,13 @@ class Generation:
     prompt: list[int]
     choice: Choice
     stops: Stops
-    wants_logprobs: bool = False
+    wish: Wish | None = None  # None: no log probabilities are wanted
+    closer: int | None = None  # id that ends the reasoning, if its ids are to be counted
     streams: bool = False
+    sent: bool = False  # whether a piece of the reply has gone out
     output: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)  # natural logarithm, one per output id if wanted
+    scores: list[Score] = field(default_factory=list)  # of the output ids, if wanted
+    prompt_scores: list[Score] = field(default_factory=list)  # of the prompt ids behind wish.start
     finish: dict[str, Any] | None = None
     retractions: int = 0
     cached: int = 0  # prompt ids whose keys were already there
@@ -49,8 +53,16 @@ class Generation:
         """Cache positions that it can come to need."""
         return len(self.prompt) + self.stops.limit
 
+    @property
+    def reasoning(self) -> int:
+        """Output ids through the closer of the reasoning: all if it has not come, none if not counted."""
+        if self.closer is None:
+            return 0
+        return self.output.index(self.closer) + 1 if self.closer in self.output else len(self.output)
+
     def snapshot(self) -> "Generation":
         """A copy that the engine's thread no longer touches: finished if and only if its ids are complete."""
         finish = self.finish  # first: the engine writes the last id before the reason
         output = list(self.output)
-        return replace(self, finish=finish, output=output, logprobs=self.logprobs[: len(output)])
+        told = len(output) if finish is None else max(len(output), 1)  # a cap of 0 has a score without an id
+        return replace(self, finish=finish, output=output, scores=self.scores[:told])

@@ -135,27 +135,24 @@ class Information:
 
     async def loads(self, _: web.Request) -> web.Response:
         """GET /v1/loads: a snapshot that answers even if the decoder stands still, with its age."""
-        engine = self._server.engine
-        running, waiting, now = engine.running(), engine.waiting(), time.time()
-        stuck = engine.frozen and (running or waiting)
-        tokens = sum(len(g.prompt) + len(g.output) for g in running)
+        engine, seen = self._server.engine, self._server.engine.load()
         load = {
-            "timestamp": engine.beat if stuck else now,
+            "timestamp": seen.stamp,
             "dp_rank": 0,
-            "num_running_reqs": len(running),
-            "num_waiting_reqs": waiting,
+            "num_running_reqs": seen.running,
+            "num_waiting_reqs": seen.waiting,
             "num_waiting_uncached_tokens": 0,
-            "num_used_tokens": tokens,
-            "num_total_tokens": tokens,
-            "num_active_tokens": tokens,
+            "num_used_tokens": seen.tokens,
+            "num_total_tokens": seen.tokens,
+            "num_active_tokens": seen.tokens,
             "num_prealloc_ready_tokens": 0,
             "max_total_num_tokens": self._server.pool,
             "max_running_requests": engine.limits.running,
-            "token_usage": round(tokens / self._server.pool, 4),
-            "gen_throughput": round(engine.throughput, 2) if running else 0.0,
+            "token_usage": round(seen.tokens / self._server.pool, 4),
+            "gen_throughput": round(engine.throughput, 2) if seen.running else 0.0,
             "cache_hit_rate": 0.0,
             "utilization": 0.0,
-            "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
+            "queues": {"waiting": seen.waiting, "grammar": 0, "paused": 0, "retracted": 0},
         }
         return json_response(
             {

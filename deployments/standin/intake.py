@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from deployments.standin.errors import bad_body, bad_contract, bad_value
 from deployments.standin.generation import Generation
+from deployments.standin.logprobs import Wish
 from deployments.standin.parameters import (
     Frame,
     check_contract,
@@ -19,6 +20,11 @@ from deployments.standin.parameters import (
     stops_of,
 )
 
+LOGPROB_FIELDS = {
+    "return_logprob": "BoolOrList",
+    "logprob_start_len": "Int64OrList",
+    "top_logprobs_num": "Int64OrList",
+}
 INPUT_MARGIN = 5  # max_req_input_len = max_req_len - 5 (managers/tp_worker.py:567)
 
 
@@ -37,9 +43,9 @@ def read_body(raw: bytes) -> dict[str, Any]:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise bad_body("json_invalid", ("body", error.pos), "JSON decode error", {}) from error
+        raise bad_body(("json_invalid", ("body", error.pos), "JSON decode error", {})) from error
     if not isinstance(body, dict):
-        raise bad_body("dict_type", ("body",), "Input should be a valid dictionary", body)
+        raise bad_body(("dict_type", ("body",), "Input should be a valid dictionary", body))
     return body
 
 
@@ -48,18 +54,27 @@ def _is_id(value: Any) -> bool:
 
 
 def _check_types(body: dict[str, Any]) -> None:
-    """What pydantic refuses."""
+    """What pydantic and the contract refuse."""
+    for name, kind in LOGPROB_FIELDS.items():
+        if isinstance(body.get(name), str):
+            raise bad_contract(
+                f'invalid type: string "{body[name]}", expected a value or an array of values for {kind}'
+            )
     rid, ids = body.get("rid"), body.get("input_ids")
     if rid is not None and not isinstance(rid, str | list):
-        raise bad_body("string_type", ("body", "rid", "str"), "Input should be a valid string", rid)
+        raise bad_body(
+            ("string_type", ("body", "rid", "str"), "Input should be a valid string", rid),
+            ("list_type", ("body", "rid", "list[str]"), "Input should be a valid list", rid),
+        )
     if ids is not None and not isinstance(ids, list):
-        raise bad_body("list_type", ("body", "input_ids"), "Input should be a valid list", ids)
+        told = f"Value error, must be list or null; got {type(ids).__name__}"
+        raise bad_body(("value_error", ("body", "input_ids"), told, ids))
     for item in ids or []:
         for inner in item if isinstance(item, list) else [item]:
             if isinstance(inner, bool):
                 raise bad_contract(f"invalid type: boolean `{str(inner).lower()}`, expected i64")
             if not _is_id(inner):
-                raise bad_body("int_type", ("body", "input_ids"), "Input should be a valid integer", ids)
+                raise bad_body(("int_type", ("body", "input_ids"), "Input should be a valid integer", ids))
 
 
 def _prompts(body: dict[str, Any], tokenizer: Tokenizer | None) -> tuple[list[list[int]], bool]:
@@ -130,25 +145,61 @@ def intake(body: dict[str, Any], frame: Frame, tokenizer: Tokenizer | None, take
             raise bad_value(f"Duplicate request ID detected: {rid}")
     if body.get("return_hidden_states"):
         raise bad_value(
-            "The server is not configured to return hidden states. Please set "
-            "`--enable-return-hidden-states` to enable this feature."
+            "The server is not configured to return hidden states. Please set `--return-hidden-states-mode "
+            "last`, `--return-hidden-states-mode full`, or the legacy `--enable-return-hidden-states` flag."
         )
-    stream = body.get("stream") is True
     generations = []
     for place, rid in enumerate(rids):
-        prompt, own = prompts[place // copies], params[place // copies]
-        check_length(len(prompt), frame)
-        limit = effective_limit(own, len(prompt), frame)
-        check_ranges(own, frame.vocabulary)
-        logprobs = body.get("return_logprob")
-        generations.append(
-            Generation(
-                rid=rid,
-                prompt=prompt,
-                choice=choice_of(own, frame),
-                stops=stops_of(own, limit, frame),
-                streams=stream,
-                wants_logprobs=bool(logprobs[place // copies] if isinstance(logprobs, list) else logprobs),
-            )
+        item = place // copies
+        generation = _generation(rid, prompts[item], params[item], body, frame)
+        generation.wish = _wish(body, item, generation, frame)
+        generations.append(generation)
+    return Intake(
+        generations,
+        single and copies == 1,
+        body.get("stream") is True,
+        body.get("return_prompt_token_ids") is True,
+    )
+
+
+def _generation(
+    rid: str, prompt: list[int], params: dict[str, Any], body: dict[str, Any], frame: Frame
+) -> Generation:
+    """One generation, its length and ranges checked; raises ApiError."""
+    check_length(len(prompt), frame)
+    limit = effective_limit(params, len(prompt), frame)
+    check_ranges(params, frame.vocabulary)
+    return Generation(
+        rid=rid,
+        prompt=prompt,
+        choice=choice_of(params, frame),
+        stops=stops_of(params, limit, frame),
+        closer=frame.closer if body.get("require_reasoning") is True else None,
+        streams=body.get("stream") is True,
+    )
+
+
+def _wish(body: dict[str, Any], item: int, generation: Generation, frame: Frame) -> Wish | None:
+    """What an item of a batch wants to know of log probabilities; raises ApiError."""
+
+    def get(name: str, default: int) -> int:
+        value = body.get(name)
+        value = value[item] if isinstance(value, list) else value
+        return default if value is None else int(value)
+
+    if not get("return_logprob", 0):
+        return None
+    length, start = len(generation.prompt), get("logprob_start_len", -1)
+    if start > length:
+        raise bad_value(
+            f"req.logprob_start_len={start} is higher than the number of input tokens "
+            f"len(req.origin_input_ids)={length}. Please use a smaller logprob_start_len."
         )
-    return Intake(generations, single and copies == 1, stream, body.get("return_prompt_token_ids") is True)
+    choice = generation.choice
+    return Wish(
+        start=length if start == -1 else start,
+        top=get("top_logprobs_num", 0),
+        texts=body.get("return_text_in_logprobs") is True,
+        temperature=1.0 if choice.greedy or frame.original_logprobs else choice.temperature,
+        nameless=frame.vocabulary - 1,  # genuine: scheduler_components/logprob_result_processor.py:53
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from deployments.standin.errors import bad_contract, bad_value
 from deployments.standin.generation import Stops
-from deployments.standin.sampling import Choice
+from deployments.standin.sampling import GREEDY_BELOW, Choice
 
 _NUMBER, _INTEGER, _BOOLEAN = "f64", "i64", "a boolean"
 KINDS = {
@@ -48,9 +48,10 @@ _RANGES = (
     ("temperature", 0.0, True, math.inf, "a non-negative finite number"),
     ("top_p", 0.0, False, 1.0, "in (0, 1]"),
     ("min_p", 0.0, True, 1.0, "in [0, 1]"),
+    ("top_k", 1, True, math.inf, "-1 (disable) or at least 1"),
     ("frequency_penalty", -2.0, True, 2.0, "in [-2, 2]"),
     ("presence_penalty", -2.0, True, 2.0, "in [-2, 2]"),
-    ("repetition_penalty", 0.0, True, 2.0, "in [0, 2]"),
+    ("repetition_penalty", 0.0, False, 2.0, "in (0, 2] (1.0 = no penalty)"),
 )
 
 
@@ -63,6 +64,8 @@ class Frame:
     deterministic: bool
     context: int
     longest: int  # max_req_len = min(context, pool) - 1
+    closer: int | None = None  # id that ends the reasoning, with a reasoning parser
+    original_logprobs: bool = False  # SGLANG_RETURN_ORIGINAL_LOGPROB
 
 
 def check_contract(params: dict[str, Any]) -> None:
@@ -104,19 +107,21 @@ def _described(value: Any) -> str:
 
 def check_ranges(params: dict[str, Any], vocabulary: int) -> None:
     """Refuse values out of range; raises ApiError."""
+    greedy = 0 <= (1.0 if params.get("temperature") is None else params["temperature"]) < GREEDY_BELOW
     for name, low, included, high, wanted in _RANGES:
         value = params.get(name)
+        if name == "top_k" and (greedy or value == -1):  # a temperature of 0 replaces it unseen, as genuine
+            continue
         if value is not None and not (
             (value > low or (included and value == low)) and value <= high and math.isfinite(value)
         ):
             raise bad_value(f"{name} must be {wanted}, got {value}.")
-    top_k = params.get("top_k")
-    if top_k is not None and top_k != -1 and top_k < 1:
-        raise bad_value(f"top_k must be -1 (disable) or at least 1, got {top_k}.")
     limit, least = _limit(params), params.get("min_new_tokens") or 0
+    if least < 0:
+        raise bad_value(f"min_new_tokens must be in [0, max_new_tokens], got {least}.")
     if limit is not None and limit < 0:
         raise bad_value(f"max_new_tokens must be at least 0, got {limit}.")
-    if least < 0 or (limit is not None and least > limit):
+    if limit is not None and least > limit:
         raise bad_value(f"min_new_tokens must be in [0, max_new_tokens({limit})], got {least}.")
     for key in params.get("logit_bias") or {}:
         if not (key.isdecimal() and int(key) < vocabulary):

@@ -6,33 +6,38 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from deployments.standin.generation import Generation
+from deployments.standin.logprobs import Alternative, Wish
 from deployments.standin.stopping import shown_text
 
+Entry = tuple[float | None, int, str | None]  # (natural logarithm, id, text if asked for)
 
-def meta_info(generation: Generation, weight_version: str, metrics: bool) -> dict[str, Any]:
+
+def meta_info(
+    generation: Generation, tokenizer: Tokenizer | None, weight_version: str, metrics: bool
+) -> dict[str, Any]:
     """`meta_info` of a snapshot."""
     now, finish, count = time.time(), generation.finish, len(generation.output)
     meta: dict[str, Any] = {"id": generation.rid, "finish_reason": finish}
     if finish is not None and finish.get("message") == "Abort in waiting queue":
-        return {**meta, "weight_version": weight_version, "completion_tokens": 0}
+        times = {"e2e_latency": now - generation.created, "response_sent_to_client_ts": now}
+        return {**meta, "weight_version": weight_version, "completion_tokens": 0, **times}
     meta |= {
         "prompt_tokens": len(generation.prompt),
         "weight_version": weight_version,
         "num_retractions": generation.retractions,
-        "reasoning_tokens": 0,
+        "reasoning_tokens": generation.reasoning,
         "completion_tokens": count,
         "cached_tokens": generation.cached,
-        "weight_versions": [{"version": weight_version, "start": 0, "end": count}],
-        "cached_tokens_details": {"device": generation.cached, "host": 0},
+        "cached_tokens_details": {"device": generation.cached, "host": 0} if generation.cached else None,
         "dp_rank": None,
     }
-    if generation.wants_logprobs:
-        pairs = zip(generation.logprobs, generation.output, strict=True)
-        meta["output_token_logprobs"] = [[value, token, None] for value, token in pairs]
-        meta["output_token_logprobs_length"] = count
-        meta["input_token_logprobs"] = []
+    if generation.wish is not None:
+        meta |= _told(generation, generation.wish, tokenizer)
     if finish is not None:
-        meta |= {"e2e_latency": now - generation.created, "response_sent_to_client_ts": now}
+        meta["weight_versions"] = [{"version": weight_version, "start": 0, "end": count}]
+        meta["e2e_latency"] = now - generation.created
+    if not generation.sent:  # of a stream, the first chunk alone tells it
+        meta["response_sent_to_client_ts"] = now
     if metrics:
         meta |= {"queue_time": 0.0, "request_received_ts": generation.created}
     return meta
@@ -48,7 +53,36 @@ def reply(
     body: dict[str, Any] = {}
     if tokenizer is not None or not generation.output:
         body["text"] = "" if tokenizer is None else shown_text(generation, tokenizer)
-    body |= {"output_ids": generation.output, "meta_info": meta_info(generation, weight_version, metrics)}
+    meta = meta_info(generation, tokenizer, weight_version, metrics)
+    body |= {"output_ids": generation.output, "meta_info": meta}
     if echo_prompt:
         body["prompt_token_ids"] = generation.prompt
     return body
+
+
+def _told(generation: Generation, wish: Wish, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The log probabilities of a snapshot.
+
+    As genuine, the first prompt id that is told of has none, and a cap of 0 tells of the best ids only.
+    """
+
+    def entry(value: float | None, token: int) -> Entry:
+        text = tokenizer.decode([token], skip_special_tokens=False) if wish.texts and tokenizer else None
+        return value, token, text
+
+    def best(alternatives: tuple[Alternative, ...]) -> list[Entry]:
+        return [entry(*alternative) for alternative in alternatives]
+
+    ids = [0 if token == wish.nameless else token for token in generation.prompt[wish.start :]]
+    prompt, output = generation.prompt_scores, generation.scores[: len(generation.output)]
+    told: dict[str, Any] = {
+        "input_token_logprobs": [
+            entry(value, token) for value, token in zip([None, *(s.value for s in prompt)], ids, strict=False)
+        ],
+        "output_token_logprobs": [entry(score.value, score.token) for score in output],
+        "output_token_logprobs_length": len(output),
+    }
+    if wish.top > 0:
+        told["input_top_logprobs"] = [None for _ in ids[:1]] + [best(score.best) for score in prompt]
+        told["output_top_logprobs"] = [best(score.best) for score in generation.scores]
+    return told

@@ -13,6 +13,7 @@ FAINTEST = float(
     np.log(2.0**-24)
 )  # below the step of a float32 uniform number beside the best id: never drawn
 HEAD = 64  # ids looked at first
+GREEDY_BELOW = 1e-6  # SGLang takes a lower temperature as greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Choice:
 
     @property
     def greedy(self) -> bool:
-        """SGLang takes a temperature below 1e-6 as greedy."""
-        return self.temperature < 1e-6 or self.top_k == 1
+        """Whether the best id is always taken."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def adjust(logits: Float, row: Row) -> None:
     """Apply bias, penalties and the ban on early ends to one row of logits, in place."""
     choice, line = row.choice, logits[row.index]
     if choice.repetition_penalty != 1.0:
-        seen = np.unique(np.array([*row.prompt, *row.output], np.intp))
+        seen = np.unique(np.array(row.output, np.intp))  # the prompt's ids do not count, as genuine
         scale = np.float32(choice.repetition_penalty)
         line[seen] = np.where(line[seen] > 0, line[seen] / scale, line[seen] * scale)
     if (choice.frequency_penalty or choice.presence_penalty) and row.output:
@@ -135,9 +136,3 @@ def _floors(
     floor: Float = np.where(inside, ordered, np.inf).min(axis=1).astype(np.float32)
     settled = (width == scaled.shape[1]) | ((top_k > 0) & (top_k <= width)) | ((top_k <= 0) & ~inside[:, -1])
     return floor, settled
-
-
-def log_probability(logits: Float, token: int) -> float:
-    """Natural logarithm of the softmax of one row (as adjusted) at an id."""
-    top = logits.max()
-    return float(logits[token] - top - np.log(np.exp(logits - top, dtype=np.float64).sum()))

@@ -17,6 +17,7 @@ from deployments.standin.faults import Switches
 from deployments.standin.generation import Generation
 from deployments.standin.network import ROWS, Network
 from deployments.standin.parameters import Frame
+from deployments.standin.reasoning import CLOSER
 from deployments.standin.sampling import Choice, Row, sample
 from deployments.standin.stepper import Stepper
 from deployments.standin.template import ChatTemplate
@@ -68,6 +69,8 @@ class Server:
             self.arguments.enable_deterministic_inference,
             self.context,
             min(self.context, self.pool) - 1,
+            self.tokenizer.token_to_id(CLOSER) if self.arguments.reasoning_parser else None,
+            os.environ.get("SGLANG_RETURN_ORIGINAL_LOGPROB", "").lower() in ("1", "true"),
         )
 
     @property
@@ -108,14 +111,21 @@ class Server:
         """Drop generations whose request is over, aborting what still runs (the client left)."""
         left = {g.rid for g in generations if g.finish is None}
         if left:
-            self.engine.abort(left.__contains__)
+            self.engine.abort(lambda rid: rid.startswith(tuple(left)))  # by prefix, as genuine
         for generation in generations:
             self.in_flight.pop(generation.rid, None)
 
     def poisoned(self, generations: list[Generation]) -> bool:
-        """Whether a prompt would kill a genuine server: empty, or an id that is not in the vocabulary."""
+        """Whether one would kill a genuine server.
+
+        An empty prompt does, an id that is not in the vocabulary, and a logprob_start_len below -1.
+        """
         return any(
-            not g.prompt or min(g.prompt) < 0 or max(g.prompt) >= self.frame.vocabulary for g in generations
+            not g.prompt
+            or min(g.prompt) < 0
+            or max(g.prompt) >= self.frame.vocabulary
+            or (g.wish is not None and g.wish.start < 0)
+            for g in generations
         )
 
     def crash(self, seconds: float | None = None) -> None:

@@ -4,23 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from deployments.standin.generation import Generation
+from deployments.standin.logprobs import Score, Wish, tell
 from deployments.standin.network import ROWS, Network
 from deployments.standin.sampling import Row, sample
 from deployments.standin.weights import Float
+
+Index = npt.NDArray[np.intp]
 
 PIECES_PER_STEP = 8  # prompt pieces between two decode steps
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The next id of a slot, and the logits that it was picked from (float32[vocabulary])."""
+    """The next id of a slot, with its score if that is wanted."""
 
     slot: int
     generation: Generation
     token: int
-    logits: Float
+    score: Score | None
 
 
 class Stepper:
@@ -63,6 +67,8 @@ class Stepper:
             context = np.array(generation.context, np.intp)
             while pieces and self._filled[slot] < len(context):
                 hidden = self.network.prefill(slot, context, self._filled[slot])
+                if generation.wish is not None:
+                    self._score_prompt(generation, generation.wish, hidden, self._filled[slot])
                 self._filled[slot] += len(hidden)
                 pieces -= 1
                 if self._filled[slot] == len(context):
@@ -85,7 +91,32 @@ class Stepper:
             hidden[slot % ROWS] = fresh[slot]
         logits = self.network.logits(hidden)
         chosen = sample(logits, [Row(slot % ROWS, g.choice, g.prompt, g.output) for slot, g in slots.items()])
+        scores = _scores(slots, logits, chosen)
         return [
-            Picked(slot, generation, int(token), logits[slot % ROWS])
+            Picked(slot, generation, int(token), scores.get(slot))
             for (slot, generation), token in zip(slots.items(), chosen, strict=True)
         ]
+
+    def _score_prompt(self, generation: Generation, wish: Wish, hidden: Float, start: int) -> None:
+        """Add the scores of the wished prompt ids that follow the rows of a piece from place `start`."""
+        prompt, told = generation.prompt, generation.prompt_scores
+        first = max(start, wish.start + len(told))  # the row of a place tells of the id behind it
+        last = min(start + len(hidden), len(prompt) - 1)
+        if first < last:
+            logits = self.network.logits(hidden[first - start : last - start])
+            told += tell(logits, prompt[first + 1 : last + 1], [wish.top] * (last - first))
+
+
+def _scores(slots: dict[int, Generation], logits: Float, chosen: Index) -> dict[int, Score]:
+    """The scores wished for, by slot, of chosen ids; logits float32[ROWS, vocabulary] as adjusted."""
+    wished = [
+        (slot, token, generation.wish)
+        for (slot, generation), token in zip(slots.items(), chosen, strict=True)
+        if generation.wish is not None
+    ]
+    if not wished:
+        return {}
+    rows, tokens, wishes = zip(*wished, strict=True)
+    temperatures = np.array([wish.temperature for wish in wishes], np.float32)[:, None]
+    lines = logits[np.array(rows) % ROWS] / temperatures
+    return dict(zip(rows, tell(lines, tokens, [wish.top for wish in wishes]), strict=True))

@@ -10,6 +10,8 @@ from deployments.standin.generation import Generation
 def finish_reason(generation: Generation, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """The finish_reason after the newest id, or None to go on."""
     stops, output = generation.stops, generation.output
+    if not stops.limit:
+        return {"type": "length", "length": 0}
     if stops.texts or stops.patterns:
         text = tokenizer.decode(output, skip_special_tokens=stops.skip_special_tokens)
         for stop in stops.texts:
@@ -26,7 +28,10 @@ def finish_reason(generation: Generation, tokenizer: Tokenizer) -> dict[str, Any
 
 
 def shown_text(generation: Generation, tokenizer: Tokenizer) -> str:
-    """The text of the output ids: the stop is cut from it unless no_stop_trim, the ids keep theirs."""
+    """The text of the output ids: the stop is cut from it unless no_stop_trim, the ids keep theirs.
+
+    What a pattern matched stays in the text, as genuine.
+    """
     stops, finish, ids = generation.stops, generation.finish, generation.output
     matched = finish.get("matched") if finish is not None else None
     if isinstance(matched, int) and not stops.no_stop_trim and ids and ids[-1] == matched:
@@ -34,8 +39,6 @@ def shown_text(generation: Generation, tokenizer: Tokenizer) -> str:
     text: str = tokenizer.decode(ids, skip_special_tokens=stops.skip_special_tokens)
     if finish is None:
         return text.rstrip("\ufffd")  # the rest of the character is still to come
-    if isinstance(matched, str) and not stops.no_stop_trim:
-        places = [m.start() for p in stops.patterns if p.pattern == matched for m in [p.search(text)] if m]
-        places += [text.find(matched)] if matched in stops.texts else []
-        text = text[: min((place for place in places if place >= 0), default=len(text))]
+    if matched in stops.texts and not stops.no_stop_trim:
+        text = text.partition(matched)[0]
     return text

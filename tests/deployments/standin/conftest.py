@@ -55,6 +55,10 @@ class Caller:
         result: dict[str, Any] = answer.body
         return result
 
+    async def switch(self, **faults: Any) -> None:
+        """Switch faults on or off."""
+        assert (await self("POST", "/standin/faults", faults)).status == 200
+
     async def counters(self) -> dict[str, Any]:
         """The stand-in's counters."""
         report: dict[str, Any] = (await self("GET", "/standin/counters")).body

@@ -9,6 +9,7 @@ import pytest
 from deployments.standin.reasoning import split_calls, split_reasoning
 from tests.deployments.standin.conftest import Caller
 
+CLOSER = 2047
 LONG = {"ignore_eos": True, "max_new_tokens": 500, "temperature": 0}
 
 
@@ -24,16 +25,26 @@ async def running(call: Caller, rid: str) -> "asyncio.Future[Any]":
 
 
 async def test_abort_matches_prefixes(call: Caller) -> None:
-    """Aborting job-1 ends job-10 too, with HTTP 200 and the ids so far; an unknown rid is a 200 as well."""
-    task = await running(call, "job-10")
+    """Aborting job-1 ends job-10 too, with HTTP 200 and the ids so far; a rid not in flight ends nothing."""
+    tasks = [await running(call, rid) for rid in ("job-1", "job-10")]
+    for rid in ("nobody", "job"):
+        assert (await call("POST", "/abort_request", {"rid": rid})).status == 200
+    assert not any(task.done() for task in tasks)
     answer = await call("POST", "/abort_request", {"rid": "job-1"})
     assert (answer.status, answer.body) == (200, "")
-    ended = await task
-    assert ended.status == 200
-    reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-    assert ended.body["meta_info"]["finish_reason"] == reason
-    assert len(ended.body["output_ids"]) == ended.body["meta_info"]["completion_tokens"]
-    assert (await call("POST", "/abort_request", {"rid": "nobody"})).status == 200
+    for ended in await asyncio.gather(*tasks):
+        assert ended.status == 200
+        reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        assert ended.body["meta_info"]["finish_reason"] == reason
+        assert len(ended.body["output_ids"]) < 500
+        assert len(ended.body["output_ids"]) == ended.body["meta_info"]["completion_tokens"]
+
+
+async def test_a_client_that_leaves_takes_its_prefix_along(call: Caller) -> None:
+    """A broken connection aborts as /abort_request does, so rids should be equally long."""
+    leaving, staying = [await running(call, rid) for rid in ("left-1", "left-10")]
+    leaving.cancel()
+    assert (await staying).body["meta_info"]["finish_reason"]["message"] == "Aborted"
 
 
 async def test_abort_in_the_queue(call: Caller) -> None:
@@ -105,7 +116,7 @@ CHATS: dict[str, tuple[dict[str, Any], tuple[str | None, str | None]]] = {
     "split": ({}, ("2 + 2 = 4.", "2 + 2 is 4.")),
     "not split on request": ({"separate_reasoning": False}, (None, "2 + 2 = 4.</think>2 + 2 is 4.")),
     "thinking off": ({"chat_template_kwargs": {"thinking": False}}, (None, "2 + 2 is 4.")),
-    "cut in reasoning": ({"max_tokens": 3}, ("2 + ", None)),
+    "cut in reasoning": ({"max_tokens": 3}, ("2 + ", "")),
 }
 
 
@@ -116,6 +127,15 @@ async def test_chat_splits_reasoning(
     """With the parser on, chat completions part reasoning from content."""
     choice = (await call("POST", "/v1/chat/completions", QUESTION | extra)).body["choices"][0]
     assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == expected
+
+
+async def test_chat_counts_reasoning(call: Caller) -> None:
+    """Usage counts the ids through the closer; the ids themselves come on demand."""
+    body = (await call("POST", "/v1/chat/completions", QUESTION | {"return_token_ids": True})).body
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 9}
+    ids = body["choices"][0]["response_token_ids"]
+    assert len(ids) == body["usage"]["completion_tokens"]
+    assert ids[8] == CLOSER
 
 
 async def test_chat_streams_deltas(call: Caller) -> None:

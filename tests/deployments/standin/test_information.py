@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from deployments.standin.arguments import parse
+from deployments.standin.engine import STEPS_PER_LOAD
 from deployments.standin.launch import Standin, spawn_standin, start_standin
 from tests.deployments.standin.conftest import QUICK, Caller
 
@@ -67,6 +68,22 @@ async def test_health_takes_a_second(start: Callable[..., Standin], connect: Cal
     assert loop.time() - begin >= 1
     quick = connect(start(STANDIN_HEALTH_SECONDS="60", SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION="0").url)
     assert (await quick("GET", "/health")).status == 200
+
+
+async def test_load_snapshots_are_renewed_now_and_then(call: Caller) -> None:
+    """While ids are made, /v1/loads shows one snapshot for some steps; an idle server's is always new."""
+
+    async def stamp() -> float:
+        return float((await call("GET", "/v1/loads")).body["loads"][0]["timestamp"])
+
+    task = asyncio.ensure_future(call.generate([40], max_new_tokens=500, ignore_eos=True))
+    stamps = [await stamp()]
+    while not task.done():
+        stamps.append(await stamp())
+    await task
+    assert stamps == sorted(stamps)
+    assert 3 <= len(set(stamps)) <= 500 / STEPS_PER_LOAD + 5
+    assert await stamp() != await stamp()
 
 
 KEYS = {  # path, key sent, status with api key K and admin key A
