@@ -13,7 +13,7 @@ from uuid import UUID
 
 import httpx
 import orjson
-from prefect import get_run_logger, task
+from prefect import get_run_logger, runtime, task
 from prefect.artifacts import acreate_progress_artifact, acreate_table_artifact, aupdate_progress_artifact
 from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
@@ -21,17 +21,22 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.tasks import Task
 
-from tasks import batches, committing, retrying
+from tasks import batches, committing, maintaining, retrying
 from tasks.batches import Numbered, RenderedBatch
 from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
+from tasks.maintaining import Tended, Users
 from tasks.records import CheckedBatch
 from tasks.report import Summary, verdict_rows
 from tasks.retrying import Retry
 from tasks.run import current_run
 from tasks.serving.ensure import ServerReport
-from tasks.spec import StoreSpec
+from tasks.spec import ModelSpec, ServersSpec, StoreSpec
 from tasks.storage.ledger import Batch
+from tasks.storage.server_lock import server_locks
+
+STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
+"""What every step has in common: the ledger decides what is done, never Prefect's cache."""
 
 PROGRESS_SECONDS = 5.0
 """An artifact update is one API call: at most every few seconds, so that a ten-day run stays cheap."""
@@ -84,7 +89,7 @@ async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
     return {str(key): str(part) for key, part in value.items()}
 
 
-@task(name="plan_batches", task_run_name="plan_batches", cache_policy=NO_CACHE, persist_result=False)
+@task(name="plan_batches", task_run_name="plan_batches", **STEP)
 async def plan_batches() -> tuple[Batch, ...]:
     """Write what is new into the plan; return the batches that the ledger does not list."""
     run = current_run()
@@ -99,7 +104,7 @@ async def plan_batches() -> tuple[Batch, ...]:
     return pending
 
 
-@task(name="ensure_servers", task_run_name="ensure_servers", cache_policy=NO_CACHE, persist_result=False)
+@task(name="ensure_servers", task_run_name="ensure_servers", **STEP)
 async def ensure_servers() -> tuple[ServerReport, ...]:
     """Wait for the servers, switch reasoning parsers off as the job allows, probe each, open the fleet."""
     run = current_run()
@@ -115,12 +120,7 @@ async def ensure_servers() -> tuple[ServerReport, ...]:
     return reports
 
 
-@task(
-    name="render_prompts",
-    task_run_name="render_prompts {batch.name}",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="render_prompts", task_run_name="render_prompts {batch.name}", **STEP)
 async def render_prompts(batch: Batch) -> RenderedBatch:
     """Read a batch's records and render the prompts that need no earlier answer."""
     run = current_run()
@@ -129,7 +129,7 @@ async def render_prompts(batch: Batch) -> RenderedBatch:
     return rendered
 
 
-@task(name="plan_retries", task_run_name="plan_retries", cache_policy=NO_CACHE, persist_result=False)
+@task(name="plan_retries", task_run_name="plan_retries", **STEP)
 async def plan_retries(numbers: Sequence[int], codes: Sequence[str]) -> tuple[Retry, ...]:
     """Find the batches to make again: without a receipt, named, or with rejected rows of these codes."""
     run = current_run()
@@ -147,12 +147,7 @@ async def plan_continuations(more: int) -> tuple[Retry, ...]:
     return retries
 
 
-@task(
-    name="render_again",
-    task_run_name="render_again {retry.name}",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="render_again", task_run_name="render_again {retry.name}", **STEP)
 async def render_again(retry: Retry) -> RenderedBatch:
     """Open a batch again, with the rows that stay already in its journal."""
     run = current_run()
@@ -167,8 +162,7 @@ async def render_again(retry: Retry) -> RenderedBatch:
     retries=len(GENERATE_RETRY_SECONDS),
     retry_delay_seconds=GENERATE_RETRY_SECONDS,
     retry_condition_fn=_may_help,
-    cache_policy=NO_CACHE,
-    persist_result=False,
+    **STEP,
 )
 async def generate_tokens(rendered: RenderedBatch) -> None:
     """Make every row of the batch that its journal does not hold; leave them in the journal."""
@@ -177,12 +171,7 @@ async def generate_tokens(rendered: RenderedBatch) -> None:
     get_run_logger().info("%d rows, %d of them from the journal", rows, resumed)
 
 
-@task(
-    name="check_tokens",
-    task_run_name="check_tokens {rendered.batch.name}",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="check_tokens", task_run_name="check_tokens {rendered.batch.name}", **STEP)
 async def check_tokens(rendered: RenderedBatch) -> CheckedBatch:
     """Give every row of the batch its verdict."""
     run = current_run()
@@ -196,24 +185,14 @@ async def check_tokens(rendered: RenderedBatch) -> CheckedBatch:
     return checked
 
 
-@task(
-    name="upload_shard",
-    task_run_name="upload_shard {rendered.batch.name}",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="upload_shard", task_run_name="upload_shard {rendered.batch.name}", **STEP)
 async def upload_shard(rendered: RenderedBatch, checked: CheckedBatch) -> BatchFiles:
     """Encode the batch's files and put each under the sha256 of its bytes."""
     run = current_run()
     return await run.in_thread(committing.upload, run, checked)
 
 
-@task(
-    name="commit_batch",
-    task_run_name="commit_batch {rendered.batch.name}",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="commit_batch", task_run_name="commit_batch {rendered.batch.name}", **STEP)
 async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
     """Write the receipt, last and only if absent; then drop the journal."""
     run = current_run()
@@ -230,7 +209,7 @@ async def left_by_others(units: Sequence[Unit]) -> tuple[Unit, ...]:
     return tuple(unit for unit in units if unit.index not in committed)
 
 
-@task(name="publish_dataset", task_run_name="publish_dataset", cache_policy=NO_CACHE, persist_result=False)
+@task(name="publish_dataset", task_run_name="publish_dataset", **STEP)
 async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
     """Write `dataset.json` from the receipts and show the closing tables."""
     run = current_run()
@@ -282,3 +261,17 @@ async def _progress_artifact(artifact: UUID | None) -> UUID | None:
     except UNSEEN as error:
         get_run_logger().warning("could not show the progress artifact: %s", error)
     return artifact
+
+
+@task(name="tend_servers", task_run_name="tend_servers", **STEP)
+async def tend_servers(
+    servers: ServersSpec, model: ModelSpec, store: StoreSpec | None, users: Users
+) -> tuple[Tended, ...]:
+    """Check every server as a job would, and restart those that may be and that nobody uses."""
+    log, name, locks = get_run_logger(), f"maintenance {runtime.flow_run.id}", None
+    if store is not None:
+        locks = server_locks(store, name, servers.ready_timeout_seconds, await load_credentials(store))
+    tended = await maintaining.tend_servers(servers, model, locks, users, log.info)
+    for each in tended:
+        log.info("%s: %s", each.state, each.evidence)
+    return tended

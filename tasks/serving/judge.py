@@ -101,7 +101,7 @@ def judge_forced(
     """Judge the reply to a one-token request whose id was forced."""
     wanted = f"[{token}] {plan.name_of(token)}"
     got = reply.get("output_ids")
-    finish = _finish(reply)
+    finish = finish_of(reply)
     checks = [Check(f"{name}_forced", "generate", got == [token], wanted, shown(got))]
     if ends:
         matched = finish.get("type") == "stop" and finish.get("matched") == token
@@ -111,7 +111,7 @@ def judge_forced(
 
 def judge_natural(plan: ProbePlan, reply: Mapping[str, Any]) -> list[Check]:
     """Judge the natural answer: counts, ids in the vocabulary, end last, nothing of the prompt before it."""
-    raw, finish = reply.get("output_ids"), _finish(reply)
+    raw, finish = reply.get("output_ids"), finish_of(reply)
     meta = reply.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
     ids = read_ids(raw)
@@ -144,7 +144,8 @@ def _equal(name: str, expected: Any, got: Any) -> Check:
     return Check(name, "generate", expected == got and got is not None, str(expected), str(got))
 
 
-def _finish(reply: Mapping[str, Any]) -> dict[str, Any]:
+def finish_of(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the finish reason of a reply, empty when it has none."""
     meta = reply.get("meta_info")
     finish = meta.get("finish_reason") if isinstance(meta, dict) else None
     return finish if isinstance(finish, dict) else {}

@@ -6,7 +6,7 @@ one-token requests, and the same ids must come back. Then a natural answer is as
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -18,6 +18,7 @@ from tasks.serving.judge import (
     FORCE,
     Check,
     ProbePlan,
+    finish_of,
     has_closed,
     in_vocabulary,
     judge_forced,
@@ -29,6 +30,9 @@ from tasks.serving.judge import (
 )
 from tasks.serving.outcomes import AttemptError
 from tasks.serving.protocol import SAMPLING_DEFAULTS
+
+EMPTY_TRIES: Final = 5
+"""A server that answers without ids so many times in a row does so always."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -104,7 +108,7 @@ async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) 
         checks += await _forced(client, plan, "closer", closer)
     checks += await _forced(client, plan, "end", plan.end_ids[0], ends=True)
     checks += await _forced(client, plan, "last_id", plan.vocab_size - 1)
-    reply = await client.ask("/generate", _natural_body(plan))
+    reply = await _generate(client, _natural_body(plan))
     natural = read_ids(reply.get("output_ids"))
     checks += judge_natural(plan, reply)
     closed = has_closed(plan, natural)
@@ -134,13 +138,31 @@ async def _forced(
         "logit_bias": {str(token): FORCE},
     }
     try:
-        reply = await client.ask("/generate", {"input_ids": plan.input_ids, "sampling_params": params})
+        reply = await _generate(client, {"input_ids": plan.input_ids, "sampling_params": params})
     except AttemptError as error:
         if error.outcome != "bad_request":
             raise
         wanted = f"[{token}] {plan.name_of(token)}"
         return [Check(f"{name}_forced", "generate", False, wanted, str(error))]
     return judge_forced(plan, name, token, reply, ends=ends)
+
+
+async def _generate(client: ServerClient, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask `/generate`; a reply without ids counts only when it comes `EMPTY_TRIES` times in a row.
+
+    Other ids than those expected are proof at once; none at all may be a passing fault.
+
+    Raises:
+        AttemptError: no usable answer, or the request was aborted: nothing is shown by it.
+    """
+    for _ in range(EMPTY_TRIES):
+        reply = await client.ask("/generate", body)
+        finish = finish_of(reply)
+        if finish.get("type") == "abort":
+            raise AttemptError("aborted", f"{client.url}: a probe was aborted: {finish.get('message')}")
+        if reply.get("output_ids"):
+            break
+    return reply
 
 
 def _text_channel(plan: ProbePlan, natural: Ids, text: str, reply: Mapping[str, Any]) -> list[Check]:

@@ -1,7 +1,9 @@
 """The embedded server for tests: rows with real prompts, its switches and counters."""
 
+import asyncio
 import json
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import numpy as np
 
 from deployments.standin.launch import ROOT, Standin, start_standin
 from deployments.standin.template import ChatTemplate
+from tasks.errors import SurroundingsError
 from tasks.records import Completion, Ids, Request
 from tasks.serving.dispatch import Dispatch, DispatchStats
 from tasks.serving.fleet import Fleet
 from tasks.serving.judge import ProbePlan
+from tasks.serving.process import find_server
 from tasks.serving.settings import FleetSettings, Patience
+from tasks.serving.stop import stop_server
 from tasks.spec import ServersSpec
 from tests.tasks.serving.scripted import QUICK, ListLane
 
@@ -123,6 +128,13 @@ class Nursery:
                 standin.end()
             except subprocess.TimeoutExpired:
                 standin.kill()
+
+    def end_successors(self) -> None:
+        """End whatever was started in their place, then all that still run."""
+        for standin in self.standins:
+            with suppress(SurroundingsError):
+                asyncio.run(stop_server(find_server(standin.url), 5.0))
+        self.end()
 
 
 def ids_by_row(completions: list[Completion]) -> dict[str, list[int]]:

@@ -129,6 +129,29 @@ async def test_a_server_that_changes_ids_is_refused(corrupt: Callable[[dict[str,
             await _ensure(server)
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        pytest.param({"finish_reason": {"type": "abort", "message": "Abort in waiting queue"}}, id="aborted"),
+        pytest.param({}, id="no ids"),
+    ],
+)
+async def test_a_passing_fault_is_no_evidence(meta: dict[str, Any]) -> None:
+    """Three probe requests in a row come back empty, then all is right: asked again, nothing is concluded."""
+    left = [1, 2, 3]
+
+    def empty(answer: dict[str, Any]) -> None:
+        if left:
+            left.pop()
+            answer["output_ids"] = []
+            answer["meta_info"] |= {"completion_tokens": 0} | meta
+
+    async with scripted_server() as server:
+        _changed(empty)(server)
+        report = await _ensure(server)
+    assert (report.probe.verdict, left) == (FAITHFUL, [])
+
+
 async def test_a_model_that_does_not_close_is_unknown_not_unfaithful() -> None:
     """The cap cuts the answer: nothing is proved against the server, and a note says so."""
 

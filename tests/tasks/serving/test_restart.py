@@ -28,7 +28,6 @@ from tasks.serving.process import (
     without_flags,
 )
 from tasks.serving.restart import BusyError, _refuse_many_nodes, log_tail, restart_locally
-from tasks.serving.stop import stop_server
 from tasks.spec import StoreSpec
 from tasks.storage.server_lock import server_locks
 from tests.tasks.serving.embedded import MODEL, Nursery, fleet_settings, prompt
@@ -41,12 +40,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     """Servers of one test, and whatever was started in their place."""
     nursery = Nursery(tmp_path)
     yield nursery
-    for standin in nursery.standins:
-        try:
-            asyncio.run(stop_server(find_server(standin.url), 5.0))
-        except SurroundingsError:
-            continue
-    nursery.end()
+    nursery.end_successors()
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ async def _torment(
 async def test_nothing_is_lost_doubled_or_invented(nursery: Nursery) -> None:
     """Every row ends once, with the ids of an undisturbed run; what was generated for nothing is counted."""
     luck, planned = random.Random(SEED), rows(COUNT)
+    print(f"seed {SEED}", flush=True)
     calm = nursery.start()
     undisturbed = ListLane(rows(COUNT))
     async with Fleet(fleet_settings(calm.url)) as fleet:

@@ -1,0 +1,179 @@
+"""`maintain_servers` as a schedule calls it, against a real Prefect server and real stand-ins."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from deployments.presets import STANDIN_MODEL
+from deployments.standin.launch import ROOT, Standin
+from tasks.maintaining import AWAY, BUSY, FIT, RESTARTED, UNFIT, Tended, problem_of, report_of, summary_of
+from tasks.serving.process import find_server
+from tests.tasks.serving.embedded import Nursery, prompt
+
+PARSER = ("--reasoning-parser", "qwen3")
+RUN = """
+import asyncio, json, sys
+from flows.servers import maintain_servers
+parts = json.loads(sys.argv[1])
+flow = maintain_servers(parts["servers"], parts["model"], parts.get("store"), return_state=True)
+state = asyncio.run(flow)
+print(json.dumps({"name": state.name, "message": state.message}))
+"""
+
+Maintain = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    """Servers of one test, and what the flow started in their place."""
+    nursery = Nursery(tmp_path)
+    yield nursery
+    nursery.end_successors()
+
+
+@pytest.fixture
+def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
+    """Run the flow in a process of its own; return name and message of its end state."""
+
+    def run(*urls: str, store: bool = False, **spec: Any) -> dict[str, str]:
+        servers = {"urls": list(urls), "ready_timeout_seconds": 30, "drain_timeout_seconds": 0.5} | spec
+        parts: dict[str, Any] = {"servers": servers, "model": {"tokenizer": str(STANDIN_MODEL)}}
+        if store:
+            parts["store"] = {"uri": str(tmp_path / "store")}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, json.dumps(parts)],
+            cwd=ROOT,
+            env=rawseq_env | {"TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    return run
+
+
+def post(api: str, path: str, body: dict[str, Any]) -> Any:
+    """POST to the Prefect server."""
+    request = urllib.request.Request(f"{api}/{path}", json.dumps(body).encode(), method="POST")
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return json.loads(reply.read())
+
+
+def last_report(api: str) -> str:
+    """Return the newest report artifact."""
+    wanted = {"artifacts": {"key": {"any_": ["servers"]}}, "sort": "CREATED_DESC", "limit": 1}
+    (artifact,) = post(api, "artifacts/filter", wanted)
+    assert artifact["type"] == "markdown"
+    return str(artifact["data"])
+
+
+def test_a_schedule_switches_parsers_off(
+    nursery: Nursery, maintain: Maintain, prefect_api: str, tmp_path: Path
+) -> None:
+    """One server with a parser, one without: the first is restarted under the store's lock, once."""
+    with_parser, plain = nursery.start(*PARSER), nursery.start()
+    ended = maintain(with_parser.url, plain.url, store=True, restart="local")
+    assert ended == {"name": "Completed", "message": "1 restarted, 1 fit"}
+    assert "--reasoning-parser" not in find_server(with_parser.url).argv
+    report = last_report(prefect_api)
+    assert f"| {with_parser.url} | restarted | 0.5.23 | without --reasoning-parser, probe: faithful" in report
+    assert f"| {plain.url} | fit | 0.5.23 | probe: faithful" in report
+    assert "before  " in report
+    assert len(list((tmp_path / "store" / "server-locks").rglob("*.json"))) == 1
+    again = maintain(with_parser.url, plain.url, store=True, restart="local")
+    assert again == {"name": "Completed", "message": "2 fit"}
+
+
+def test_what_is_not_fit_fails_with_the_evidence(
+    nursery: Nursery, maintain: Maintain, prefect_api: str
+) -> None:
+    """No restart allowed, and one server that is not there: Failed, each with its reason; none is touched."""
+    with_parser, gone = nursery.start(*PARSER), nursery.start()
+    gone.end()
+    ended = maintain(with_parser.url, gone.url, ready_timeout_seconds=3)
+    assert ended["name"] == "Failed"
+    assert ended["message"].startswith("2 of 2 servers are not fit")
+    assert "LOST chat" in ended["message"]
+    assert f"{gone.url}: expected a ready SGLang server" in ended["message"]
+    assert with_parser.process.poll() is None
+    report = last_report(prefect_api)
+    assert f"| {with_parser.url} | unfit |" in report
+    assert f"| {gone.url} | away |" in report
+
+
+def test_a_server_in_use_is_left_alone(nursery: Nursery, maintain: Maintain, prefect_api: str) -> None:
+    """Somebody's request is in flight: reported as busy; with `restart_busy` the person has decided."""
+    standin = nursery.start(*PARSER)
+    body = {
+        "input_ids": prompt("Hello!").tolist(),
+        "sampling_params": {"max_new_tokens": 3900, "ignore_eos": True},
+    }
+    with _asking(standin, body) as asking:
+        ended = maintain(standin.url, restart="local")
+        assert ended == {"name": "Completed", "message": "1 busy"}
+        assert asking.poll() is None
+        assert standin.process.poll() is None
+        assert "it serves others (1 running, 0 waiting)" in last_report(prefect_api)
+        ended = maintain(standin.url, restart="local", restart_busy=True)
+        assert ended == {"name": "Completed", "message": "1 restarted"}
+
+
+def test_a_server_of_a_running_job_is_left_alone(
+    nursery: Nursery, maintain: Maintain, prefect_api: str
+) -> None:
+    """A flow run under way names it, although nothing is in flight just now; afterwards it is restarted."""
+    standin = nursery.start(*PARSER)
+    spelled = standin.url.replace("127.0.0.1", "localhost")
+    flow = post(prefect_api, "flows/", {"name": f"generate-{uuid4().hex}"})
+    run = post(
+        prefect_api,
+        "flow_runs/",
+        {
+            "flow_id": flow["id"],
+            "name": "nightly",
+            "parameters": {"job": {"servers": {"urls": [spelled]}}},
+            "state": {"type": "RUNNING", "name": "Running"},
+        },
+    )
+    assert maintain(standin.url, restart="local") == {"name": "Completed", "message": "1 busy"}
+    assert standin.process.poll() is None
+    assert "it is a server of flow run nightly" in last_report(prefect_api)
+    done = {"state": {"type": "COMPLETED", "name": "Completed"}, "force": True}
+    post(prefect_api, f"flow_runs/{run['id']}/set_state", done)
+    assert maintain(standin.url, restart="local")["message"] == "1 restarted"
+
+
+def _asking(standin: Standin, body: dict[str, Any]) -> "subprocess.Popen[bytes]":
+    """Start a process that waits for one long generation."""
+    code = (
+        "import sys, urllib.request as r; q = r.Request(sys.argv[1], sys.argv[2].encode(), "
+        "{'Content-Type': 'application/json'}); r.urlopen(q, timeout=200).read()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, f"{standin.url}/generate", json.dumps(body)], stderr=subprocess.DEVNULL
+    )
+
+
+def test_the_report_counts_and_explains() -> None:
+    """One line for the state, a table with every server, the evidence of those that are not fit."""
+    tended = [
+        Tended("http://a", FIT, "probe: faithful", "A", "0.5.23"),
+        Tended("http://b", RESTARTED, "x|y", "B", "0.5.23"),
+        Tended("http://c", BUSY, "in use", "C"),
+        Tended("http://d", FIT, "probe: faithful", "D", "0.5.23"),
+    ]
+    assert summary_of(tended) == "2 fit, 1 restarted, 1 busy"
+    assert problem_of(tended) == ""
+    assert "| http://b | restarted | 0.5.23 | x\\|y |" in report_of(tended)
+    bad = [*tended, Tended("http://e", UNFIT, "e", "E1\nE2"), Tended("http://f", AWAY, "f", "F")]
+    assert problem_of(bad) == "2 of 6 servers are not fit:\nE1\nE2\nF"
