@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import yaml
 from pydantic import ValidationError
 
 from tasks.errors import JobError
-from tasks.spec import JobSpec
+from tasks.spec import JobSpec, Section
 
 SHOWN_CHARACTERS = 80
 """A value in an error message is cut here: a pasted secret or megabyte stays out of logs."""
@@ -107,8 +107,15 @@ def _describe(item: Any, where: str) -> str:
 def _siblings(location: Sequence[Any]) -> str:
     section: Any = JobSpec
     for part in location[:-1]:
-        section = section.model_fields[part].annotation
+        section = _section_in(section if isinstance(part, int) else section.model_fields[part].annotation)
     return ", ".join(section.model_fields)
+
+
+def _section_in(annotation: Any) -> Any:
+    """Return the section that a field holds, also when it is one of the forms of a list's items."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_in(part))), None)
 
 
 def _shown(value: Any) -> str:

@@ -60,29 +60,6 @@ class ModelSpec(Section):
     )
 
 
-class PromptsSpec(Section):
-    """Which prompts."""
-
-    sources: list[str] = field(
-        ..., "Files, folders, globs (JSONL, Parquet) or s3:// addresses of prompt records.", 0, min_length=1
-    )
-    limit: int | None = field(None, "Plan at most this many records; raising it later adds batches.", 1, ge=1)
-    turns: Literal["each", "last", "first", "each_recorded"] = field(
-        "each",
-        "Conversations: each turn on regenerated history, each on its recorded one, the last, or the first.",
-        2,
-        identity=True,
-    )
-    fields: dict[str, str] = field(
-        {}, "Other column names, e.g. {messages: chat}: our name to the file's.", 3, identity=True
-    )
-    on_bad_row: Literal["stop", "reject"] = field(
-        "stop",
-        "A malformed record: stop before anything is generated, or record it as rejected (bad_record).",
-        4,
-    )
-
-
 class ToolsSpec(Section):
     """What becomes of recorded tool results when the calls before them are made again."""
 

@@ -1,6 +1,6 @@
 """`JobSpec`: what to generate, with what, to where. One frozen model, refuses unknown fields.
 
-Its sections are in `tasks.sections` and may be imported from here.
+Its sections are in `tasks.sections` and `tasks.prompts`, and may be imported from here.
 """
 
 import hashlib
@@ -10,11 +10,11 @@ from typing import Any, Self
 import orjson
 from pydantic import BaseModel, model_validator
 
+from tasks.prompts import PromptsSpec, SourceSpec
 from tasks.sections import (
     BatchSpec,
     ModelSpec,
     PolicySpec,
-    PromptsSpec,
     SamplingSpec,
     Section,
     ServersSpec,
@@ -33,6 +33,7 @@ __all__ = [
     "SamplingSpec",
     "Section",
     "ServersSpec",
+    "SourceSpec",
     "StoreSpec",
     "ToolsSpec",
 ]

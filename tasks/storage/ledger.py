@@ -85,7 +85,7 @@ class Ledger:
         plan = self.plan()
         while True:
             sources.know(plan.sources)
-            before = notices(spec, plan)
+            before = notices(spec, plan, sources.missing)
             batches = new_batches(sources, spec, plan, resolved_sha256)
             grown = self._write_plan(plan, sources, batches)
             if grown is not None:
@@ -98,7 +98,8 @@ class Ledger:
         named |= {name: uri for uri, name in sources.names.items() if name not in named}
         for first in range(0, len(batches), BATCHES_PER_OBJECT):
             part = batches[first : first + BATCHES_PER_OBJECT]
-            data = canonical(plan_object(self.job_id, plan.sequences, tuple(named.items()), part))
+            exclude = sources.prompts.exclude
+            data = canonical(plan_object(self.job_id, plan.sequences, tuple(named.items()), part, exclude))
             key = _plan_key(plan.sequences)
             if not self._store.put(key, data, create_only=True) and self._store.get(key) != data:
                 return None

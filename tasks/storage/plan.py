@@ -1,8 +1,7 @@
 """The plan: which source records form which batch. Frozen shapes and their JSON (pure)."""
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
@@ -11,17 +10,8 @@ from tasks.spec import SCHEMA_VERSION
 
 BATCHES_PER_OBJECT: Final = 10_000
 
-
-class Named(Protocol):
-    """What a fingerprint needs of a record."""
-
-    @property
-    def name(self) -> str:
-        """`<source>:<record id>`."""
-
-    @property
-    def digest(self) -> str:
-        """Hex sha256 of the record's raw content."""
+CAUSES: Final = ("duplicate", "excluded")
+"""Why nothing is generated for a planned record."""
 
 
 @attrs.frozen(slots=True)
@@ -35,6 +25,40 @@ class Span:
 
 
 @attrs.frozen(slots=True)
+class Drop:
+    """A planned record that nothing is generated for.
+
+    Args:
+        source: name of its source.
+        line: its 1-based line or row there.
+        cause: `duplicate`: an earlier record has its messages and tools; `excluded`: an excluded file has it.
+        first: name of that earlier record, or file:line of the exclusion.
+    """
+
+    source: str
+    line: int
+    cause: str
+    first: str
+
+
+@attrs.frozen(slots=True)
+class Mark:
+    """How far a source is planned.
+
+    Args:
+        line: where its last planned span begins.
+        offset: the byte offset of that.
+        skip: records of that span.
+        records: how many of its records are planned in all.
+    """
+
+    line: int = 1
+    offset: int = 0
+    skip: int = 0
+    records: int = 0
+
+
+@attrs.frozen(slots=True)
 class Batch:
     """The unit of retry, checkpoint and commit.
 
@@ -44,6 +68,8 @@ class Batch:
         stop: one past the last record.
         fingerprint: hex sha256 over job, what it resolved to, and the records; see `batch_fingerprint`.
         spans: where its records lie; together `stop - start` of them.
+        seed: of the order in which the spans' records are interleaved (`interleaving`); None: span by span.
+        dropped: its records that nothing is generated for.
     """
 
     index: int
@@ -51,6 +77,8 @@ class Batch:
     stop: int
     fingerprint: str
     spans: tuple[Span, ...]
+    seed: int | None = None
+    dropped: tuple[Drop, ...] = ()
 
     @property
     def name(self) -> str:
@@ -68,6 +96,7 @@ class Plan:
         batches: contiguous from batch 0 and record 0.
         sequences: number of plan objects.
         notices: what a person should know about this run's settings against the plan.
+        exclude: the addresses of `prompts.exclude` that every plan object was made with; None: no object yet.
     """
 
     job_id: str
@@ -75,45 +104,51 @@ class Plan:
     batches: tuple[Batch, ...] = ()
     sequences: int = 0
     notices: tuple[str, ...] = ()
+    exclude: frozenset[str] | None = None
 
     @property
     def records(self) -> int:
         """How many source records are planned."""
         return self.batches[-1].stop if self.batches else 0
 
-    def last_spans(self) -> dict[str, Span]:
-        """Return the last planned span of each source."""
-        return {span.source: span for batch in self.batches for span in batch.spans}
-
-
-def batch_fingerprint(job_id: str, resolved_sha256: str, records: Iterable[Named]) -> str:
-    """Return the hex sha256 over job id, what it resolved to, and each record's name and raw content."""
-    digest = hashlib.sha256(f"{job_id}\n{resolved_sha256}\n".encode())
-    for record in records:
-        digest.update(f"{len(record.name)} {record.name} {record.digest}\n".encode())
-    return digest.hexdigest()
+    def marks(self) -> dict[str, Mark]:
+        """Return how far each source is planned."""
+        found: dict[str, Mark] = {}
+        for batch in self.batches:
+            for span in batch.spans:
+                before = found[span.source].records if span.source in found else 0
+                found[span.source] = Mark(span.first_line, span.offset, span.records, before + span.records)
+        return found
 
 
 def plan_object(
-    job_id: str, sequence: int, sources: Sequence[tuple[str, str]], batches: Sequence[Batch]
+    job_id: str,
+    sequence: int,
+    sources: Sequence[tuple[str, str]],
+    batches: Sequence[Batch],
+    exclude: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the JSON of one plan object."""
     return {
+        **({"exclude": sorted(set(exclude))} if exclude else {}),
         "schema": SCHEMA_VERSION,
         "job_id": job_id,
         "sequence": sequence,
         "first_batch": batches[0].index,
         "sources": [{"name": name, "uri": uri} for name, uri in sources],
-        "batches": [
-            {
-                "index": batch.index,
-                "start": batch.start,
-                "stop": batch.stop,
-                "fingerprint": batch.fingerprint,
-                "spans": [[span.source, span.first_line, span.records, span.offset] for span in batch.spans],
-            }
-            for batch in batches
-        ],
+        "batches": [_batch_json(batch) for batch in batches],
+    }
+
+
+def _batch_json(batch: Batch) -> dict[str, Any]:
+    return {
+        "index": batch.index,
+        "start": batch.start,
+        "stop": batch.stop,
+        "fingerprint": batch.fingerprint,
+        "spans": [[span.source, span.first_line, span.records, span.offset] for span in batch.spans],
+        **({} if batch.seed is None else {"seed": batch.seed}),
+        **({"dropped": [attrs.astuple(drop) for drop in batch.dropped]} if batch.dropped else {}),
     }
 
 
@@ -137,13 +172,7 @@ def extended(plan: Plan, data: Mapping[str, Any], where: str) -> Plan:
                 f"got {data['job_id']} sequence {data['sequence']}"
             )
         for item in data["batches"]:
-            batch = Batch(
-                item["index"],
-                item["start"],
-                item["stop"],
-                item["fingerprint"],
-                tuple(Span(*span) for span in item["spans"]),
-            )
+            batch = _batch(item)
             _check_follows(batch, len(batches), batches[-1].stop if batches else 0, where)
             batches.append(batch)
         known = dict(plan.sources) | {source["name"]: source["uri"] for source in data["sources"]}
@@ -151,10 +180,35 @@ def extended(plan: Plan, data: Mapping[str, Any], where: str) -> Plan:
         raise DataError(
             f"{where}: expected a plan object of schema {SCHEMA_VERSION}, got {error!r}"
         ) from error
-    return Plan(plan.job_id, tuple(known.items()), tuple(batches), plan.sequences + 1, plan.notices)
+    excluded = frozenset(data.get("exclude", ()))
+    return Plan(
+        plan.job_id,
+        tuple(known.items()),
+        tuple(batches),
+        plan.sequences + 1,
+        plan.notices,
+        excluded if plan.exclude is None else plan.exclude & excluded,
+    )
+
+
+def _batch(item: Mapping[str, Any]) -> Batch:
+    return Batch(
+        item["index"],
+        item["start"],
+        item["stop"],
+        item["fingerprint"],
+        tuple(Span(*span) for span in item["spans"]),
+        item.get("seed"),
+        tuple(Drop(*drop) for drop in item.get("dropped", ())),
+    )
 
 
 def _check_follows(batch: Batch, index: int, start: int, where: str) -> None:
+    causes = {drop.cause for drop in batch.dropped}
+    if not causes <= set(CAUSES):
+        raise DataError(
+            f"{where}: expected causes {', '.join(CAUSES)} in batch {index}, got {sorted(causes)}"
+        )
     records = sum(span.records for span in batch.spans)
     if batch.index != index or batch.start != start or batch.stop - batch.start != records or records < 1:
         raise DataError(

@@ -1,12 +1,19 @@
 """Sources → new batches behind a plan: one scan, nothing written until all of it is seen to be good."""
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+
+import attrs
 
 from tasks.errors import SourceError
 from tasks.spec import JobSpec
-from tasks.storage.duplicates import HashSpill, refuse_repeated
-from tasks.storage.plan import Batch, Plan, Span, batch_fingerprint
+from tasks.storage.duplicates import HashSpill, PromptSpill, refuse_repeated
+from tasks.storage.exclusion import read_exclusion
+from tasks.storage.fingerprint import batch_fingerprint, with_dropped
+from tasks.storage.mixture import in_batch_order
+from tasks.storage.plan import Batch, Drop, Plan, Span
 from tasks.storage.record import Record
+from tasks.storage.sameness import opening_keys, prompt_key
 from tasks.storage.source import Place, Sources
 
 
@@ -20,27 +27,32 @@ def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: st
     room = None if limit is None else max(0, limit - plan.records)
     if room == 0:
         return ()
-    builder = _Builder(plan, spec, resolved_sha256)
-    with HashSpill() as seen:
-        for record, place in _unplanned(sources, plan):
+    with HashSpill() as ids, PromptSpill() as prompts:
+        builder = _Builder(plan, spec, resolved_sha256, prompts, read_exclusion(sources))
+        for record, place in sources.scan(plan.marks()):
             if record.error and spec.prompts.on_bad_row == "stop":
                 raise SourceError(record.error)
-            seen.add(hash((record.source, record.record_id)))
+            ids.add(hash((record.source, record.record_id)))
             builder.add(record, place)
             if builder.records == room:
                 break
         batches = builder.finish()
         if batches:
-            for record, _ in _planned_before(sources, plan, batches):
-                seen.add(hash((record.source, record.record_id)))
-        suspects = seen.repeated()
-    if suspects:
-        refuse_repeated(suspects, _again(sources))
-    return batches
+            _note_planned(sources, plan, batches, ids, prompts if builder.rejects else None)
+        suspects = ids.repeated()
+        if suspects:
+            refuse_repeated(suspects, _again(sources))
+        return _without_repeats(plan, batches, prompts)
 
 
-def notices(spec: JobSpec, plan: Plan) -> tuple[str, ...]:
-    """Return what a person should know: settings that the plan overrules."""
+def notices(spec: JobSpec, plan: Plan, missing: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what a person should know: settings that the plan overrules.
+
+    Args:
+        spec: the job.
+        plan: as stored, before it grows.
+        missing: names of planned sources that are no longer among the job's.
+    """
     found = []
     limit = spec.prompts.limit
     if limit is not None and limit < plan.records:
@@ -48,77 +60,118 @@ def notices(spec: JobSpec, plan: Plan) -> tuple[str, ...]:
     sizes = {batch.stop - batch.start for batch in plan.batches}
     if sizes and spec.batch.rows not in sizes and max(sizes) != spec.batch.rows:
         found.append(f"batch.rows is {spec.batch.rows}: only batches that are new to the plan get that size")
+    late = sorted(set(spec.prompts.exclude) - (plan.exclude or set()))
+    if plan.records and late:
+        found.append(
+            f"prompts.exclude: {', '.join(late)} came after records were planned: of those, none is excluded "
+            "by it"
+        )
+    if missing and spec.prompts.duplicates == "reject":
+        named = ", ".join(sorted(missing))
+        found.append(f"planned sources that are gone are not searched for duplicates of new records: {named}")
     return tuple(found)
 
 
 class _Builder:
-    """Cuts a stream of records into batches."""
+    """Cuts a stream of records into batches, and notes the prompts of those that it closes."""
 
-    def __init__(self, plan: Plan, spec: JobSpec, resolved_sha256: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        spec: JobSpec,
+        resolved_sha256: str,
+        prompts: PromptSpill,
+        excluded: dict[bytes, str],
+    ) -> None:
         self._seal = (spec.job_id, resolved_sha256)
         self._rows = spec.batch.rows
+        self._seed = spec.sampling.seed if spec.prompts.seeded else None
         self._index = len(plan.batches)
         self._start = plan.records
-        self._open: list[Record] = []
-        self._spans: list[Span] = []
+        self._prompts = prompts
+        self._excluded = excluded
+        self._open: dict[str, list[Record]] = {}
+        self._spans: dict[str, Span] = {}
         self._done: list[Batch] = []
+        self.rejects = spec.prompts.duplicates == "reject"
         self.records = 0
 
     def add(self, record: Record, place: Place) -> None:
         """Take the next record."""
-        last = self._spans[-1] if self._spans else None
-        if last is not None and last.source == record.source:
-            self._spans[-1] = Span(last.source, last.first_line, last.records + 1, last.offset)
-        else:
-            self._spans.append(Span(record.source, place.line, 1, place.offset))
-        self._open.append(record)
+        span = self._spans.get(record.source) or Span(record.source, place.line, 0, place.offset)
+        self._spans[record.source] = attrs.evolve(span, records=span.records + 1)
+        self._open.setdefault(record.source, []).append(record)
         self.records += 1
-        if len(self._open) == self._rows:
+        if self.records % self._rows == 0:
             self._close()
 
     def _close(self) -> None:
-        stop = self._start + len(self._open)
-        fingerprint = batch_fingerprint(*self._seal, self._open)
-        self._done.append(Batch(self._index, self._start, stop, fingerprint, tuple(self._spans)))
-        self._index, self._start, self._open, self._spans = self._index + 1, stop, [], []
+        seed = self._seed if len(self._spans) > 1 else None
+        records = in_batch_order(list(self._open.values()), seed, self._index)
+        dropped = tuple(self._drops(records))
+        stop = self._start + len(records)
+        fingerprint = batch_fingerprint(*self._seal, records)
+        spans = tuple(self._spans.values())
+        self._done.append(Batch(self._index, self._start, stop, fingerprint, spans, seed, dropped))
+        self._index, self._start, self._open, self._spans = self._index + 1, stop, {}, {}
+
+    def _drops(self, records: list[Record]) -> Iterator[Drop]:
+        """Yield what is excluded, and note the prompts of all others."""
+        for number, record in enumerate(records, self._start):
+            if record.error:
+                continue
+            where = self._exclusion(record)
+            if where:
+                yield Drop(record.source, record.line, "excluded", where)
+            elif self.rejects:
+                self._prompts.add(prompt_key(record), number, record)
+
+    def _exclusion(self, record: Record) -> str | None:
+        if not self._excluded:
+            return None
+        return next((self._excluded[key] for key in opening_keys(record) if key in self._excluded), None)
 
     def finish(self) -> tuple[Batch, ...]:
-        """Return all batches; the last one may be smaller."""
+        """Return all batches; the last one may be smaller. Fingerprints do not cover yet what is dropped."""
         if self._open:
             self._close()
         return tuple(self._done)
 
 
-def _unplanned(sources: Sources, plan: Plan) -> Iterator[tuple[Record, Place]]:
-    last = plan.last_spans()
-    skip = {name: span.records for name, span in last.items()}
-    after = {name: Place(span.first_line, span.offset) for name, span in last.items()}
-    for record, place in sources.scan(after):
-        if skip.get(record.source):
-            skip[record.source] -= 1
-        else:
-            yield record, place
-
-
-def _planned_before(
-    sources: Sources, plan: Plan, batches: tuple[Batch, ...]
-) -> Iterator[tuple[Record, Place]]:
-    """Yield the planned records of the sources that have new ones: their ids count for uniqueness."""
-    planned = plan.last_spans()
-    grown = {span.source for batch in batches for span in batch.spans} & set(planned)
-    counts = dict.fromkeys(grown, 0)
-    for batch in plan.batches:
-        for span in batch.spans:
-            if span.source in grown:
-                counts[span.source] += span.records
+def _note_planned(
+    sources: Sources, plan: Plan, batches: tuple[Batch, ...], ids: HashSpill, prompts: PromptSpill | None
+) -> None:
+    """Note the planned records: ids of the sources that have new ones, and the prompts of all."""
+    grown = {span.source for batch in batches for span in batch.spans}
+    dropped = {(drop.source, drop.line) for batch in plan.batches for drop in batch.dropped}
+    marks = plan.marks()
+    number = 0
     for uri, file in sources.files.items():
         name = sources.names[uri]
+        if name not in marks or (prompts is None and name not in grown):
+            continue
         found = file.records(name, Place(), sources.prompts.fields)
-        for _ in range(counts.get(name, 0)):
-            item = next(found, None)
-            if item is None:
-                break
-            yield item
+        for _, (record, _) in zip(range(marks[name].records), found, strict=False):
+            if name in grown:
+                ids.add(hash((record.source, record.record_id)))
+            if prompts is not None and not record.error and (name, record.line) not in dropped:
+                prompts.add(prompt_key(record), number, record)
+            number += 1
+
+
+def _without_repeats(plan: Plan, batches: tuple[Batch, ...], prompts: PromptSpill) -> tuple[Batch, ...]:
+    """Return the new batches without the records whose prompt came before; their fingerprints say so."""
+    drops = {batch.index: list(batch.dropped) for batch in batches}
+    starts = [batch.start for batch in batches]
+    for repeat in prompts.repeats():
+        if repeat.number >= plan.records:
+            batch = batches[bisect_right(starts, repeat.number) - 1]
+            drops[batch.index].append(Drop(repeat.source, repeat.line, "duplicate", repeat.first))
+    return tuple(
+        attrs.evolve(batch, dropped=found, fingerprint=with_dropped(batch.fingerprint, found))
+        for batch in batches
+        for found in [tuple(sorted(drops[batch.index], key=lambda drop: (drop.source, drop.line)))]
+    )
 
 
 def _again(sources: Sources) -> Iterator[tuple[Record, str]]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from tasks.verdicts import Code
+
 SHAPES: Final = ("messages", "conversations", "turns", "prompt")
 """Looked for in this order: a record with `messages` and a `prompt` beside it is a conversation."""
 
@@ -44,8 +46,9 @@ class Record:
         messages: role and content per message; empty when `error` is set.
         tools: function schemas, None if there are none.
         metadata: the record's other fields as JSON text.
-        error: why it is no record: expected and got, with file:line; "" for a good one.
+        error: why nothing is generated for it: expected and got, with file:line; "" for a good one.
         digest: hex sha256 of its raw content, as it lies in the file.
+        code: what its rows are when `error` is set.
     """
 
     source: str
@@ -56,6 +59,7 @@ class Record:
     metadata: str
     error: str
     digest: str
+    code: Code = Code.BAD_RECORD
 
     @property
     def name(self) -> str:
@@ -202,12 +206,7 @@ def _messages(value: Any, name: str) -> tuple[dict[str, Any], ...]:
     return tuple(messages)
 
 
-_READERS: Final = {
-    "prompt": _prompt,
-    "turns": _turns,
-    "conversations": _conversations,
-    "messages": _messages,
-}
+_READERS: Final = {"prompt": _prompt, "turns": _turns, "conversations": _conversations, "messages": _messages}
 
 
 def _items(value: Any, name: str) -> list[Any]:

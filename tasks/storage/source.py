@@ -1,22 +1,30 @@
 """Prompt files as one stream of records, with places from which any batch can be read again.
 
-A source is one file. Its name is the file's stem, and once planned it keeps its name for good. Records come
-in file order; nothing but the record at hand is held in memory.
+Each file is a source of its own: it is named as the job says, else by its stem, and once planned it keeps its
+name for good. Its records come in its order; nothing but the record at hand is held in memory.
 """
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Protocol
 
 import attrs
 
 from tasks.errors import JobError, SourceError
-from tasks.spec import PromptsSpec, StoreSpec
-from tasks.storage.plan import Batch, Span, batch_fingerprint
+from tasks.spec import PromptsSpec, SourceSpec, StoreSpec
+from tasks.storage.fingerprint import batch_fingerprint
+from tasks.storage.mixture import in_batch_order, merged
+from tasks.storage.plan import Batch, Drop, Mark, Span
 from tasks.storage.record import IDS, SHAPES, Record
+from tasks.verdicts import Code
 
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+_DROPPED = {
+    "duplicate": "expected a prompt that no earlier record has, got the messages and tools of {} again",
+    "excluded": "expected a prompt that prompts.exclude does not have, got the user messages of {}",
+}
 
 
 @attrs.frozen(slots=True)
@@ -46,6 +54,8 @@ class Sources:
     Args:
         prompts: the job's section.
         files: by uri, in the order of `prompts.sources`.
+        parts: by uri, which of `prompts.parts` names it.
+        exclude: by uri, the files of `prompts.exclude`.
         names: name of each uri.
         missing: names that the plan knows and whose file is not among the sources.
         seal: job id and sha256 of what it resolved to; set by the ledger, then `read` checks fingerprints.
@@ -53,11 +63,17 @@ class Sources:
 
     prompts: PromptsSpec
     files: dict[str, SourceFile]
+    parts: dict[str, int]
+    exclude: dict[str, SourceFile] = attrs.field(factory=dict)
     names: dict[str, str] = attrs.field(factory=dict)
     missing: dict[str, str] = attrs.field(factory=dict)
     seal: tuple[str, str] | None = None
+    _specs: tuple[SourceSpec, ...] = attrs.field(init=False)
+    _sizes: Counter[int] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._specs = self.prompts.parts
+        self._sizes = Counter(self.parts.values())
         self.know(())
 
     def know(self, planned: Sequence[tuple[str, str]]) -> None:
@@ -69,49 +85,90 @@ class Sources:
         self.names = {uri: name for name, uri in planned if uri in self.files}
         self.missing = {name: uri for name, uri in planned if uri not in self.files}
         for name, uri in list(self.missing.items()):
-            moved = [new for new in self.files if new not in self.names and Path(new).name == Path(uri).name]
-            if len(moved) == 1:  # same file name elsewhere: the fingerprints tell whether it is the same file
+            free = [new for new in self.files if new not in self.names]
+            called = [new for new in free if self._given(new) == name]
+            moved = called or [new for new in free if Path(new).name == Path(uri).name]
+            if (
+                len(moved) == 1
+            ):  # its name, or the same file name elsewhere: fingerprints tell if it is the same
                 self.names[moved[0]] = name
                 del self.missing[name]
         taken = {name for name, _ in planned}
         for uri in self.files:
             if uri not in self.names:
-                self.names[uri] = _free_name(uri, taken)
+                self.names[uri] = self._new_name(uri, taken)
                 taken.add(self.names[uri])
 
-    def scan(self, after: Mapping[str, Place] | None = None) -> Iterator[tuple[Record, Place]]:
-        """Yield every record behind the given places, source by source, with the place where it begins.
+    def _given(self, uri: str) -> str | None:
+        """Return the name that the job gives this one file; None if it gives none, or gives it to several."""
+        part = self.parts[uri]
+        return self._specs[part].name if self._sizes[part] == 1 else None
+
+    def _new_name(self, uri: str, taken: set[str]) -> str:
+        index = self.parts[uri]
+        given = self._given(uri)
+        if given in taken:
+            raise JobError(
+                f"prompts.sources[{index}].name: expected a name that no other file has, got {given!r} again"
+            )
+        return given or _free_name(uri, taken, self._specs[index].name)
+
+    def scan(self, marks: Mapping[str, Mark] | None = None) -> Iterator[tuple[Record, Place]]:
+        """Yield every record behind what is planned, with the place where it begins.
+
+        Source by source; where sources have weights, interleaved by them.
 
         Args:
-            after: by source name, where the next unplanned record begins; a source that is not in it is new.
+            marks: by source name, how far it is planned; a source that is not in it is new.
 
         Raises:
             SourceError: a new file has no record at all.
         """
-        for uri, file in self.files.items():
+        known = marks or {}
+        streams = [self._stream(index, known) for index in range(len(self._specs))]
+        if not self.prompts.seeded:
+            return chain.from_iterable(streams)
+        planned = [0] * len(streams)
+        for uri, index in self.parts.items():
+            planned[index] += known.get(self.names[uri], Mark()).records
+        return merged(streams, [part.weight or 1.0 for part in self._specs], planned)
+
+    def _stream(self, index: int, marks: Mapping[str, Mark]) -> Iterator[tuple[Record, Place]]:
+        """Yield what is not planned yet of the files that one entry of `prompts.sources` names."""
+        for uri in (uri for uri, part in self.parts.items() if part == index):
             name = self.names[uri]
-            place = (after or {}).get(name)
-            empty = place is None
-            for found in file.records(name, place or Place(), self.prompts.fields):
-                empty = False
-                yield found
-            if empty:
+            mark = marks.get(name, Mark())
+            found = self.files[uri].records(name, Place(mark.line, mark.offset), self.prompts.fields)
+            count = 0
+            for count, item in enumerate(found, 1):
+                if count > mark.skip:
+                    yield item
+            if not count and name not in marks:
                 raise SourceError(f"{uri}: expected prompt records, got an empty file")
 
     def read(self, batch: Batch) -> list[Record]:
-        """Return the batch's records, in plan order.
+        """Return the batch's records, in plan order; those that the plan drops have `error` set.
 
         Raises:
             SourceError: a file is gone, or its records are not those that were planned.
         """
-        records = [record for span in batch.spans for record in self._read_span(batch, span)]
-        if self.seal is not None and batch_fingerprint(*self.seal, records) != batch.fingerprint:
+        found = [list(self._read_span(batch, span)) for span in batch.spans]
+        records = in_batch_order(found, batch.seed, batch.index)
+        if self.seal and batch_fingerprint(*self.seal, records, batch.dropped) != batch.fingerprint:
             spans = ", ".join(f"{span.source} from line {span.first_line}" for span in batch.spans)
             raise SourceError(
                 f"batch {batch.index} ({spans}): expected the records that were planned, got other content: "
                 "a prompt file, or what the job resolves to, was changed; restore it, or rename the job"
             )
-        return records
+        drops = {(drop.source, drop.line): drop for drop in batch.dropped}
+        return [self._judged(record, drops.get((record.source, record.line))) for record in records]
+
+    def _judged(self, record: Record, drop: Drop | None) -> Record:
+        if drop is None:
+            return record
+        uri = next(uri for uri, name in self.names.items() if name == record.source)
+        error = f"{uri}:{record.line}: {_DROPPED[drop.cause].format(drop.first)}"
+        return attrs.evolve(record, error=error, code=Code.DUPLICATE)
 
     def _read_span(self, batch: Batch, span: Span) -> Iterator[Record]:
         uri = next((uri for uri, name in self.names.items() if name == span.source), None)
@@ -134,9 +191,14 @@ class Sources:
         )
 
 
-def _free_name(uri: str, taken: set[str]) -> str:
+def _free_name(uri: str, taken: set[str], given: str | None = None) -> str:
+    """Return a name for a file: its stem, or the name that the job gives to several files and the stem."""
     path = Path(uri)
     stem = path.stem or "source"
+    if uri.startswith("hf://"):
+        stem = re.sub(":+", "-", path.name)
+    if given:
+        stem = f"{given}-{stem}"
     for name in (stem, f"{path.parent.name}-{stem}"):
         if name not in taken:
             return name
@@ -151,7 +213,7 @@ def open_sources(
     store: StoreSpec | None = None,
     credentials: Mapping[str, str] | None = None,
 ) -> Sources:
-    """Find the prompt files that `prompts.sources` names: files, folders, globs, `s3://` addresses.
+    """Find the prompt files that `prompts.sources` and `prompts.exclude` name.
 
     Args:
         prompts: the job's section.
@@ -162,61 +224,22 @@ def open_sources(
         SourceError: a source names no file, or a file of an unknown kind.
         JobError: `prompts.fields` has a name that is none of ours.
     """
+    from tasks.storage.finding import Finder  # which knows the kinds of files, and they know `Place`
+
     known = (*SHAPES, "tools", *IDS)
     for ours in prompts.fields:
         if ours not in known:
             raise JobError(f"prompts.fields: expected our names ({', '.join(known)}), got {ours!r}")
+    finder = Finder(store, credentials)
     files: dict[str, SourceFile] = {}
-    clients: dict[str, Any] = {}
-    for index, source in enumerate(prompts.sources):
-        if source.startswith("s3://"):
-            from tasks.storage.s3_source import s3_objects  # boto3 is only loaded where it is used
-
-            found = s3_objects(source, SUFFIXES, store, credentials, clients)
-            if not found:
-                raise SourceError(
-                    f"prompts.sources[{index}]: expected prompt files at {source!r}, found none"
-                )
-            for item in found:
-                files.setdefault(item.uri, _file(item.uri, item.open))
-        else:
-            for path in _expand(source, index):
-                files.setdefault(str(path), _file(str(path), functools.partial(_open_local, path)))
-    return Sources(prompts, files)
-
-
-def _expand(source: str, index: int) -> list[Path]:
-    where = f"prompts.sources[{index}]"
-    path = Path(source).expanduser()
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
-        if not found:
-            raise SourceError(f"{where}: expected {', '.join(SUFFIXES)} files below {source!r}, found none")
-        return found
-    if any(sign in source for sign in "*?["):
-        anchor = Path(path.anchor) if path.is_absolute() else Path()
-        pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
-        found = sorted(p for p in anchor.glob(pattern) if p.is_file())
-        if not found:
-            raise SourceError(f"{where}: expected files that match {source!r}, found none")
-        return found
-    raise SourceError(f"{where}: expected a file, a folder or a glob, found nothing at {source!r}")
-
-
-def _open_local(path: Path) -> BinaryIO:
-    return path.open("rb")
-
-
-def _file(uri: str, opener: Callable[[], BinaryIO]) -> SourceFile:
-    suffix = Path(uri).suffix
-    if suffix == ".parquet":
-        from tasks.storage.parquet_source import ParquetFile  # pyarrow is only loaded where it is used
-
-        return ParquetFile(uri, opener)
-    if suffix in SUFFIXES:
-        from tasks.storage.jsonl_source import JsonlFile
-
-        return JsonlFile(uri, opener)
-    raise SourceError(f"{uri}: expected one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")
+    parts: dict[str, int] = {}
+    for index, part in enumerate(prompts.parts):
+        for uri, file in finder.find(part.uri, f"prompts.sources[{index}]"):
+            files.setdefault(uri, file)
+            parts.setdefault(uri, index)
+    exclude = {
+        uri: file
+        for index, address in enumerate(prompts.exclude)
+        for uri, file in finder.find(address, f"prompts.exclude[{index}]")
+    }
+    return Sources(prompts, files, parts, exclude)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tasks.records import Ragged
 from tasks.tokens.rowid import row_id, split_row_id
+from tasks.verdicts import Code
 
 
 class RecordLike(Protocol):
@@ -38,6 +39,10 @@ class RecordLike(Protocol):
     def error(self) -> str:
         """Why it is no usable record; "" for a good one."""
 
+    @property
+    def code(self) -> Code:
+        """What its rows are when it is none."""
+
 
 @attrs.frozen(slots=True, eq=False)
 class Conversation:
@@ -54,6 +59,7 @@ class Conversation:
         regenerated: indexes into `messages` of recorded answers that are replaced by the model's own.
         metadata: the record's other fields as JSON.
         error: why no row of it can be made; "" for a good one.
+        code: what its rows are then.
     """
 
     source: str
@@ -66,6 +72,7 @@ class Conversation:
     regenerated: frozenset[int]
     metadata: str
     error: str
+    code: Code = Code.BAD_RECORD
 
     @property
     def row_ids(self) -> tuple[str, ...]:
@@ -146,6 +153,7 @@ def _conversations(record: RecordLike, turns: str, sample: int) -> list[Conversa
             regenerated=answers if turns == "each" else frozenset(),
             metadata=record.metadata,
             error=error,
+            code=record.code,
         )
         for chosen in picked
     ]

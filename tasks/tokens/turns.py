@@ -163,7 +163,9 @@ class BatchTurns:
         self, conversation: Conversation, done: Mapping[str, Completion]
     ) -> tuple[Request | None, list[Completion]]:
         if conversation.error:
-            return None, [_unsent(name, Code.BAD_RECORD, conversation.error) for name in conversation.row_ids]
+            return None, [
+                _unsent(name, conversation.code, conversation.error) for name in conversation.row_ids
+            ]
         for turn, name in enumerate(conversation.row_ids):
             if name not in done:
                 return self._request(conversation, turn)

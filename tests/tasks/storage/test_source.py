@@ -13,6 +13,7 @@ from deployments.seaweed import Seaweed
 from tasks.errors import JobError, SourceError, SurroundingsError
 from tasks.spec import PromptsSpec, StoreSpec
 from tasks.storage.ledger import Ledger
+from tasks.storage.plan import Mark
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.source import Sources, open_sources
 from tasks.storage.store import open_store
@@ -228,7 +229,8 @@ def test_parquet(tmp_path: Path) -> None:
     assert [record.record_id for record, _ in found] == [str(n) for n in range(700)]
     assert [record.metadata for record, _ in found[:2]] == ['{"extra":0}', "{}"]
     for first in (0, 299, 300, 555, 699):
-        again = list(opened.scan({"rows": found[first][1]}))
+        place = found[first][1]
+        again = list(opened.scan({"rows": Mark(place.line, place.offset)}))
         assert [record.digest for record, _ in again] == [record.digest for record, _ in found[first:]]
 
 
@@ -343,7 +345,7 @@ def test_sources_in_s3(seaweed: Seaweed, remote: StoreSpec, tail: str, expected:
     opened = open_sources(spec, remote, seaweed.credentials)
     middle = next(place for record, place in found if record.record_id in ("q1", "250"))
     source = found[-1][0].source
-    assert len(list(opened.scan({source: middle}))) > 0
+    assert len(list(opened.scan({source: Mark(middle.line, middle.offset)}))) > 0
 
 
 def test_planned_from_s3(seaweed: Seaweed, remote: StoreSpec, tmp_path: Path, kit: Any) -> None:

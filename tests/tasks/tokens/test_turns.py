@@ -16,6 +16,7 @@ from tasks.tokens.rowid import row_id, split_row_id
 from tasks.tokens.sampling import LengthLimits, resolve_sampling, row_seed
 from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.tokens.vocabulary import Vocabulary
+from tasks.verdicts import Code
 from tests.tasks.tokens.answers import FORMS, answer
 from tests.tasks.tokens.conftest import Load
 from tests.tasks.tokens.model_folders import SHARED
@@ -31,6 +32,7 @@ class Record:
     tools: tuple[dict[str, Any], ...] = ()
     metadata: str = "{}"
     error: str = ""
+    code: Code = Code.BAD_RECORD
 
 
 def user(text: str) -> dict[str, Any]:
@@ -181,10 +183,11 @@ def test_a_resumed_batch_goes_on_where_it_stopped(load: Load) -> None:
 
 
 def test_rows_that_nobody_can_make(load: Load) -> None:
-    """A bad record, a prompt too long and injected text are recorded with their code; the rest goes on."""
+    """A bad record, a duplicate, a prompt too long and injected text get their code; the rest goes on."""
     vocabulary, grammar = load("stand-in", True)
     records = [
         Record((), "bad", error="line 3: expected JSON"),
+        Record((user("a"), user("b")), "again", error="as test:first", code=Code.DUPLICATE),
         Record((user("long " * 400),), "long"),
         Record((user("say <|im_end|>"), user("b")), "injected"),
         Record((user("fine"),), "fine"),
@@ -193,6 +196,8 @@ def test_rows_that_nobody_can_make(load: Load) -> None:
     requests, unsent = made.open({})
     assert [(row.row_id, row.code) for row in unsent] == [
         ("test:bad#t0~s0", "bad_record"),
+        ("test:again#t0~s0", "duplicate"),
+        ("test:again#t1~s0", "duplicate"),
         ("test:long#t0~s0", "prompt_too_long"),
         ("test:injected#t0~s0", "control_token_in_text"),
         ("test:injected#t1~s0", "unreached"),
