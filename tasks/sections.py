@@ -114,6 +114,12 @@ class ServersSpec(Section):
         "reasoning parser.",
         10,
     )
+    restart_crashed: bool = field(
+        False,
+        "With restart: local, start a server again that this run had restarted and that has ended since, "
+        "even if somebody ended it on purpose. Other servers that go away are waited for.",
+        11,
+    )
 
     @field_validator("urls")
     @classmethod

@@ -10,10 +10,11 @@ from typing import Any, Self
 
 import aiohttp
 
-from tasks.errors import OperatorError, SurroundingsError, UnfaithfulError
+from tasks.errors import RawseqError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient, open_session
 from tasks.serving.ensure import ServerReport, ensure_patiently
 from tasks.serving.outcomes import AttemptError
+from tasks.serving.revive import revive
 from tasks.serving.server import AWAY, CHECKING, CLOSED, OPEN, Listener, Server
 from tasks.serving.settings import FleetSettings, Say
 from tasks.serving.watch import watch_server
@@ -233,10 +234,13 @@ class Fleet:
         times = 0
         while server.state == AWAY:
             try:
+                if server.started is not None and self.settings.servers.restart_crashed:
+                    again = await revive(server.client, server.started, self.settings, self.say)
+                    server.started = again.process if again else server.started
                 await self._open(server)
             except UnfaithfulError as error:
                 self.close(server, error)
-            except (OperatorError, AttemptError) as error:
+            except RawseqError as error:
                 server.error = error
                 self.changed()
                 await asyncio.sleep(self.settings.patience.backoff(times))

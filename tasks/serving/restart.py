@@ -13,25 +13,20 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+import psutil
 
-from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
+from tasks.errors import SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient
 from tasks.serving.gates import unwanted
+from tasks.serving.idle import wait_idle
 from tasks.serving.info import ServerInfo, redact
 from tasks.serving.process import ServerProcess, find_server, without_flags
 from tasks.serving.settings import Check, Say, say_nothing, unchecked
 from tasks.serving.stop import stop_server
 from tasks.spec import ServersSpec
 
-IDLE_LOOKS: Final = 2
-"""So many looks in a row must show no work before a server counts as idle."""
-
 LOG_LINES: Final = 20
 """Last lines of a server's log that get into an error."""
-
-
-class BusyError(SurroundingsError):
-    """A server is left as it is, because it works for others."""
 
 
 @attrs.frozen(slots=True)
@@ -44,7 +39,7 @@ class Restarted:
         now: the command line that was started, redacted.
         seconds: from the first signal until the server was ready.
         flags: what it runs without now.
-        pid: the new process; None when a command of the user's started it.
+        process: the new process; None when a command of the user's started it.
         log: file with the new process's output; None when a command of the user's started it.
     """
 
@@ -53,12 +48,12 @@ class Restarted:
     now: str
     seconds: float
     flags: tuple[str, ...]
-    pid: int | None = None
+    process: ServerProcess | None = None
     log: Path | None = None
 
     def lines(self) -> list[str]:
         """Return the restart as plain lines for a person."""
-        process = [] if self.pid is None else [f"  process {self.pid}, log {self.log}"]
+        process = [] if self.process is None else [f"  process {self.process.pid}, log {self.log}"]
         return [
             f"{self.url}: restarted without {', '.join(self.flags)} in {self.seconds:.0f} s",
             f"  before  {self.before}",
@@ -103,11 +98,9 @@ async def restart_locally(
         await wait_idle(client, spec.drain_timeout_seconds, busy_too=spec.restart_busy)
         await still_ours()
         say(f"{client.url}: stopping process {server.pid}: {server.command}")
-        begun = time.monotonic()
-        await stop_server(server, spec.drain_timeout_seconds)
-        say(f"{client.url}: starting {redact(shlex.join(argv))}")
-        started = await _start_and_wait(client, server, argv, begun, spec.ready_timeout_seconds, log_dir)
-        return attrs.evolve(started, flags=flags)
+        started = await stop_and_start(server, argv, spec.drain_timeout_seconds, log_dir)
+        say(f"{client.url}: started {redact(shlex.join(argv))}")
+        return attrs.evolve(await wait_started(client, started, spec.ready_timeout_seconds), flags=flags)
 
 
 def _refuse_many_nodes(info: ServerInfo) -> None:
@@ -127,61 +120,75 @@ def _argv_without(server: ServerProcess, flags: Sequence[str]) -> tuple[str, ...
     return without_flags(server.argv, flags)
 
 
-async def _start_and_wait(
-    client: ServerClient,
-    server: ServerProcess,
-    argv: tuple[str, ...],
-    begun: float,
-    ready_seconds: float,
-    log_dir: Path | None,
-) -> Restarted:
-    log = (log_dir or Path(tempfile.gettempdir())) / f"rawseq-server-{server.port}.log"
-    child = start_server(server, argv, log)
-    deadline = time.monotonic() + ready_seconds
-    seen = "nothing"
+@attrs.frozen(slots=True, eq=False)
+class Started:
+    """A server that was started and is not ready yet.
+
+    Args:
+        before: the process that it replaces.
+        argv: its command line.
+        child: its process.
+        log: where it logs.
+        begun: when the former one was told to stop, monotonic seconds.
+    """
+
+    before: ServerProcess
+    argv: tuple[str, ...]
+    child: subprocess.Popen[bytes]
+    log: Path
+    begun: float
+
+
+async def stop_and_start(
+    server: ServerProcess, argv: tuple[str, ...], drain_seconds: float, log_dir: Path | None
+) -> Started:
+    """Stop a server and start it with another command line; when cancelled, end only after that.
+
+    A run that is cancelled between the two would leave a server dead that nobody else can start.
+
+    Raises:
+        SurroundingsError: it does not stop, or cannot be started.
+    """
+
+    async def both() -> Started:
+        begun = time.monotonic()
+        await stop_server(server, drain_seconds)
+        log = (log_dir or Path(tempfile.gettempdir())) / f"rawseq-server-{server.port}.log"
+        return Started(server, argv, start_server(server, argv, log), log, begun)
+
+    work = asyncio.ensure_future(both())
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        (await work).child.returncode = 0  # it outlives us, see `wait_started`
+        raise
+
+
+async def wait_started(client: ServerClient, started: Started, ready_seconds: float) -> Restarted:
+    """Wait until a started server is ready.
+
+    Raises:
+        SurroundingsError: it ended, or was not ready in time; carries the end of its log.
+    """
+    server, child = started.before, started.child
+    deadline, seen = time.monotonic() + ready_seconds, "nothing"
     while time.monotonic() < deadline:
         if child.poll() is not None:
             raise SurroundingsError(
                 f"{server.url}: the restarted server ended with status {child.returncode}:\n"
-                f"{log_tail(log, argv)}"
+                f"{log_tail(started.log, started.argv)}"
             )
         state, seen = await client.health(timeout_seconds=min(30.0, ready_seconds))
         if state == "ready":
             child.returncode = 0  # it outlives us on purpose: Popen must not warn that it still runs
-            seconds = time.monotonic() - begun
-            now = redact(shlex.join(argv))
-            return Restarted(server.url, server.command, now, seconds, (), child.pid, log)
+            seconds, created = time.monotonic() - started.begun, psutil.Process(child.pid).create_time()
+            now = attrs.evolve(server, pid=child.pid, created=created, argv=started.argv)
+            return Restarted(server.url, server.command, now.command, seconds, (), now, started.log)
         await asyncio.sleep(0.25)
     raise SurroundingsError(
         f"{server.url}: the restarted server was not ready after {ready_seconds:.0f} s (last: {seen}):\n"
-        f"{log_tail(log, argv)}"
+        f"{log_tail(started.log, started.argv)}"
     )
-
-
-async def wait_idle(client: ServerClient, seconds: float, *, busy_too: bool = False) -> None:
-    """Wait until a server has nothing in flight, at two looks in a row: its snapshot may be old.
-
-    Raises:
-        BusyError: after `seconds` it still works for somebody or does not say, and not `busy_too`.
-    """
-    deadline, looks = time.monotonic() + seconds, 0
-    while True:
-        try:
-            loads = await client.loads()
-        except ServerError as error:
-            looks, seen = 0, f"its load cannot be read: {error}"
-        else:
-            if loads is None:
-                return
-            looks = looks + 1 if loads.running + loads.waiting == 0 else 0
-            seen = f"it serves others ({loads.running} running, {loads.waiting} waiting)"
-        if looks >= IDLE_LOOKS:
-            return
-        if time.monotonic() >= deadline and not looks:
-            if busy_too:
-                return
-            raise BusyError(f"{client.url}: {seen} after {seconds:.0f} s: not restarted under them")
-        await asyncio.sleep(0.5)
 
 
 def start_server(server: ServerProcess, argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

@@ -9,6 +9,7 @@ import attrs
 from tasks.records import Completion
 from tasks.serving.client import ServerClient
 from tasks.serving.ensure import ServerReport
+from tasks.serving.process import ServerProcess
 from tasks.serving.settings import Patience
 from tasks.serving.window import Window, on_busy, open_window
 
@@ -60,6 +61,7 @@ class Server:
         self.state = OPENING
         self.window = Window(1)
         self.report: ServerReport | None = None
+        self.started: ServerProcess | None = None  # the process that this run started, if it did
         self.error: Exception | None = None
         self.flights: dict[str, Flight] = {}
         self.away_since = time.monotonic()
@@ -78,6 +80,8 @@ class Server:
     def admit(self, report: ServerReport) -> None:
         """Open it after a passed probe; its window starts anew at what it runs."""
         self.report, self.error = report, None
+        if report.restarted is not None:
+            self.started = report.restarted.process
         self.reopen()
         self.busy_until, self.busy_since, self.busy_times, self.failures_in_a_row = 0.0, None, 0, 0
         self.window = open_window(self.wished, report.slots)

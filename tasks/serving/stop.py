@@ -44,18 +44,32 @@ async def stop_server(server: ServerProcess, drain_seconds: float) -> None:
 
 
 def _family(server: ServerProcess) -> list[psutil.Process]:
-    """Return the server process and all below it; with its process group when it leads one."""
+    """Return the server process and all below it; with its process group when it leads one.
+
+    The group of a leader that is gone is still its group: no new process can get that number meanwhile.
+    """
     try:
         root = psutil.Process(server.pid)
         if abs(root.create_time() - server.created) > 0.01:
             return []
         family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-    if os.getpgid(server.pid) == server.pid:
+        leads = os.getpgid(server.pid) == server.pid
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        family, leads = [], True
+    if leads:
         known = {process.pid for process in family}
         family += [p for p in psutil.process_iter() if p.pid not in known and _group(p.pid) == server.pid]
     return family
+
+
+def is_gone(server: ServerProcess) -> bool:
+    """Whether a server process has ended and nothing listens on its port."""
+    try:
+        root = psutil.Process(server.pid)
+        lives = abs(root.create_time() - server.created) <= 0.01 and _alive(root)
+    except psutil.NoSuchProcess:
+        lives = False
+    return not lives and not _listening(server.port)
 
 
 def _group(pid: int) -> int:

@@ -19,7 +19,10 @@ import pytest
 from deployments.standin.launch import ROOT, Standin
 from tasks.errors import LaterError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import Access, ServerClient
-from tasks.serving.ensure import ServerReport, ensure_servers
+from tasks.serving.dispatch import Dispatch
+from tasks.serving.ensure import ServerReport, ensure_servers, wait_ready
+from tasks.serving.fleet import Fleet
+from tasks.serving.idle import BusyError
 from tasks.serving.process import (
     command_without,
     find_server,
@@ -27,10 +30,12 @@ from tasks.serving.process import (
     place_of,
     without_flags,
 )
-from tasks.serving.restart import BusyError, _refuse_many_nodes, log_tail, restart_locally
+from tasks.serving.restart import _refuse_many_nodes, log_tail, restart_locally
+from tasks.serving.revive import revive
 from tasks.spec import StoreSpec
 from tasks.storage.server_lock import server_locks
-from tests.tasks.serving.embedded import MODEL, Nursery, fleet_settings, prompt
+from tests.tasks.serving.embedded import MODEL, SAMPLING, VOCAB, Nursery, fleet_settings, prompt, rows
+from tests.tasks.serving.scripted import ListLane
 
 PARSER = ("--reasoning-parser", "qwen3")
 
@@ -101,7 +106,7 @@ async def test_a_local_server_is_restarted_without_its_parser(nursery: Nursery) 
     report = await _ensure(standin, restart="local")
     after = find_server(standin.url)
     assert report.restarted is not None
-    assert (report.info.reasoning_parser, report.restarted.pid) == (None, after.pid)
+    assert (report.info.reasoning_parser, report.restarted.process) == (None, after)
     assert after.argv == without_flags(before.argv) != before.argv
     assert (after.env, after.cwd) == (before.env, before.cwd)
     assert not psutil.pid_exists(before.pid) or psutil.Process(before.pid).status() == psutil.STATUS_ZOMBIE
@@ -234,6 +239,72 @@ async def test_one_node_that_only_its_info_shows_is_not_restarted(nursery: Nurse
         flags = dict(info.flags) | {"nnodes": 2}
         with pytest.raises(SurroundingsError, match="2 nodes"):
             _refuse_many_nodes(attrs.evolve(info, flags=flags))
+
+
+async def test_a_cancelled_restart_leaves_a_server_behind(nursery: Nursery) -> None:
+    """Cancelled while the old one stops: the new one is started all the same."""
+    standin = nursery.start(*PARSER)
+    stopping = asyncio.Event()
+    async with ServerClient(standin.url, Access()) as client:
+        spec = fleet_settings(standin.url, restart="local").servers
+        work = restart_locally(client, spec, say=lambda line: stopping.set())
+        restarting = asyncio.ensure_future(work)
+        async with asyncio.timeout(30):
+            await stopping.wait()
+        await asyncio.sleep(0.05)  # SIGTERM is on its way
+        restarting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await restarting
+        await wait_ready(client, 30.0)
+    assert "--reasoning-parser" not in find_server(standin.url).argv
+
+
+async def _crash_and_go_on(standin: Standin, *, again: bool, limit: float) -> tuple[ListLane, Fleet]:
+    """Let a fleet take the parser off, kill what it started, and make rows after that."""
+    settings = fleet_settings(
+        standin.url, restart="local", restart_crashed=again, ready_timeout_seconds=limit
+    )
+    lane = ListLane(rows(12))
+    async with Fleet(settings) as fleet:
+        (report,) = await fleet.ensure()
+        assert report.restarted is not None
+        assert report.restarted.process is not None
+        psutil.Process(report.restarted.process.pid).kill()
+        async with Dispatch(fleet, SAMPLING, VOCAB, 5) as dispatch:
+            await dispatch.run(lane)
+    return lane, fleet
+
+
+async def test_a_server_that_this_run_started_is_started_again(nursery: Nursery) -> None:
+    """`restart_crashed`: killed after the restart, it comes back without the parser; all rows are made."""
+    standin = nursery.start(*PARSER)
+    lane, fleet = await _crash_and_go_on(standin, again=True, limit=30.0)
+    assert len(lane.by_row()) == 12
+    now = find_server(standin.url)
+    assert fleet.servers[0].started == now
+    assert "--reasoning-parser" not in now.argv
+
+
+async def test_a_server_that_ends_is_waited_for_by_default(nursery: Nursery) -> None:
+    """Nobody said that it may be started again: the job waits, and then says that no server answers."""
+    standin = nursery.start(*PARSER)
+    with pytest.raises(SurroundingsError, match="no server answers"):
+        await _crash_and_go_on(standin, again=False, limit=6.0)
+    with pytest.raises(SurroundingsError, match="found nothing"):
+        find_server(standin.url)
+
+
+async def test_what_lives_or_has_a_successor_is_not_started_again(nursery: Nursery) -> None:
+    """A living process, or another that has its port by now: nothing is done."""
+    standin = nursery.start()
+    settings, before = fleet_settings(standin.url, restart="local"), find_server(standin.url)
+    async with ServerClient(standin.url, Access()) as client:
+        assert await revive(client, before, settings, print) is None
+        standin.kill()
+        nursery.start_again(standin)
+        successor = find_server(standin.url)
+        assert await revive(client, before, settings, print) is None
+    assert find_server(standin.url).pid == successor.pid != before.pid
 
 
 async def until_running(client: ServerClient) -> None:
