@@ -116,8 +116,8 @@ class Summary:
 
     @property
     def accepted_share(self) -> float:
-        """Accepted rows over all committed rows; 1 for an empty job."""
-        total = int(self.rows["total"])
+        """Accepted rows over all committed rows but duplicates, which are left out on purpose; 1 for none."""
+        total = int(self.rows["total"]) - int(self.rows["by_verdict"].get(Code.DUPLICATE, 0))
         return int(self.rows["accepted"]) / total if total else 1.0
 
     @property

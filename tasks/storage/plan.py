@@ -204,10 +204,10 @@ def _batch(item: Mapping[str, Any]) -> Batch:
 
 
 def _check_follows(batch: Batch, index: int, start: int, where: str) -> None:
-    causes = {drop.cause for drop in batch.dropped}
-    if not causes <= set(CAUSES):
+    unknown = sorted({drop.cause for drop in batch.dropped} - set(CAUSES))
+    if unknown:
         raise DataError(
-            f"{where}: expected causes {', '.join(CAUSES)} in batch {index}, got {sorted(causes)}"
+            f"{where}: expected causes {', '.join(CAUSES)} in batch {index}, got {', '.join(unknown)}"
         )
     records = sum(span.records for span in batch.spans)
     if batch.index != index or batch.start != start or batch.stop - batch.start != records or records < 1:

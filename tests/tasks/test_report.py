@@ -54,6 +54,19 @@ def test_a_run_is_complete_or_says_why_not(changed: dict[str, object], problem: 
     assert str(answer["problem"]).startswith(problem)
 
 
+def test_duplicates_do_not_count_against_the_floor() -> None:
+    """Rows that are left out on purpose, here two of twelve, fail no run."""
+    rows = {
+        "total": 12,
+        "accepted": 9,
+        "rejected": 3,
+        "by_verdict": {"complete": 9, "duplicate": 2, "nan": 1},
+    }
+    assert summary(rows=rows).accepted_share == 0.9
+    only = {"total": 2, "accepted": 0, "rejected": 2, "by_verdict": {"duplicate": 2}}
+    assert summary(rows=only).problem == ""
+
+
 def test_every_code_has_one_kind() -> None:
     """The five kinds tile the codes, and integrity is accepted under no policy."""
     kinds = [CANONICAL, CUT, INTEGRITY, BEHAVIOUR, NEVER_SENT]

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.errors import JobError
 from tasks.jobfile import build_job, load_job
-from tasks.spec import JobSpec, Section
+from tasks.spec import JobSpec, Section, SourceSpec
 
 SMALLEST = {
     "name": "kimi-mtbench",
@@ -36,6 +36,36 @@ def changed(path: str, value: object) -> dict[str, object]:
         pytest.param("prompts.turns", "all", ["prompts.turns", "'each'", 'got "all"'], id="choice"),
         pytest.param("sampling.top_k", 0, ["sampling.top_k", "-1 (all)", "got 0"], id="top-k-zero"),
         pytest.param("name", "Kimi Data", ["name", "pattern", "Kimi Data"], id="name"),
+        pytest.param(
+            "prompts.sources",
+            ["a", 3],
+            ["sources.1: expected an address or {uri, weight, name}, got 3"],
+            id="source",
+        ),
+        pytest.param(
+            "prompts.sources",
+            [{"uri": "a", "weight": 0}],
+            ["sources.0.weight: expected greater than 0, got 0"],
+            id="source-weight",
+        ),
+        pytest.param(
+            "prompts.sources",
+            [{"uri": "a", "weigth": 1}],
+            ["0.weigth: unknown field; expected uri, weight, name"],
+            id="source-field",
+        ),
+        pytest.param(
+            "prompts.sources",
+            [{"weight": 1}],
+            ["prompts.sources.0.uri: required, got nothing"],
+            id="source-uri",
+        ),
+        pytest.param(
+            "prompts.sources",
+            [{"uri": "a", "name": "n"}, {"uri": "b", "name": "n"}],
+            ["given to two sources"],
+            id="source-names",
+        ),
         pytest.param("servers.urls", ["127.0.0.1:1"], ["servers.urls", "http://host:port"], id="url-scheme"),
         pytest.param(
             "servers.urls", ["http://a:1", "http://a:1/"], ["servers.urls", "listed twice"], id="url-twice"
@@ -48,6 +78,23 @@ def test_a_wrong_field_is_named(path: str, value: object, expected: list[str]) -
         build_job(changed(path, value), "job.yaml")
     for part in ["job.yaml: ", *expected]:
         assert part in str(caught.value)
+
+
+def test_a_wrong_source_gives_one_line() -> None:
+    """A source has two forms; an error is about the one that was written."""
+    with pytest.raises(JobError) as caught:
+        build_job(changed("prompts.sources", [{"uri": "a", "weight": "much"}]), "job.yaml")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_form_knows_both_forms_of_a_source() -> None:
+    """Prefect's run form understands `anyOf` of a string and a section, and no other union."""
+    schema = JobSpec.model_json_schema()
+    items = schema["$defs"]["PromptsSpec"]["properties"]["sources"]["items"]
+    assert items == {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/SourceSpec"}]}
+    assert list(schema["$defs"]["SourceSpec"]["properties"]) == ["uri", "weight", "name"]
+    job = build_job(changed("prompts.sources", ["a", {"uri": "b", "weight": 2, "name": "n"}]), "job")
+    assert build_job(job.model_dump(mode="json"), "job") == job
 
 
 def test_all_wrong_fields_are_named_at_once() -> None:
@@ -116,6 +163,9 @@ def test_settings_override_the_file(tmp_path: Path) -> None:
         pytest.param("servers.urls", ["http://127.0.0.1:30001"], False, id="urls"),
         pytest.param("prompts.limit", 10, False, id="limit"),
         pytest.param("prompts.sources", ["b.jsonl"], False, id="sources"),
+        pytest.param("prompts.sources", [{"uri": "b.jsonl", "weight": 2}], False, id="weights"),
+        pytest.param("prompts.duplicates", "keep", False, id="duplicates"),
+        pytest.param("prompts.exclude", ["eval.jsonl"], False, id="exclude"),
         pytest.param("batch.rows", 10, False, id="batch"),
         pytest.param("store.uri", "elsewhere", False, id="store"),
         pytest.param("policy.accepted_floor", 0.5, False, id="floor"),
@@ -135,7 +185,8 @@ def test_job_id_is_pinned() -> None:
 
 def _sections(section: type[Section]) -> list[type[Section]]:
     inner = [f.annotation for f in section.model_fields.values() if isinstance(f.annotation, type)]
-    return [section, *(s for part in inner if issubclass(part, Section) for s in _sections(part))]
+    own = [SourceSpec] if section is JobSpec else []
+    return [section, *own, *(s for part in inner if issubclass(part, Section) for s in _sections(part))]
 
 
 @pytest.mark.parametrize("section", _sections(JobSpec), ids=lambda s: s.__name__)
