@@ -1,13 +1,8 @@
 """What a batch is known by: a hash over the job and its records (pure)."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
-
-import attrs
-import orjson
-
-from tasks.storage.plan import Drop
 
 
 class Named(Protocol):
@@ -23,11 +18,11 @@ class Named(Protocol):
 
 
 def batch_fingerprint(
-    job_id: str, resolved_sha256: str, records: Iterable[Named], dropped: Sequence[Drop] = ()
+    job_id: str, resolved_sha256: str, records: Iterable[Named], dropped: bytes = b""
 ) -> str:
     """Return the hex sha256 over job id, what it resolved to, and each record's name and raw content.
 
-    Where records are dropped, it is hashed once more together with them.
+    Where records are dropped, it is hashed once more together with their JSON.
     """
     digest = hashlib.sha256(f"{job_id}\n{resolved_sha256}\n".encode())
     for record in records:
@@ -35,10 +30,6 @@ def batch_fingerprint(
     return with_dropped(digest.hexdigest(), dropped)
 
 
-def with_dropped(fingerprint: str, dropped: Sequence[Drop]) -> str:
+def with_dropped(fingerprint: str, dropped: bytes) -> str:
     """Return the fingerprint of a batch some of whose records are dropped, from that of its records."""
-    if not dropped:
-        return fingerprint
-    return hashlib.sha256(
-        fingerprint.encode() + b"\n" + orjson.dumps([attrs.astuple(drop) for drop in dropped])
-    ).hexdigest()
+    return hashlib.sha256(fingerprint.encode() + b"\n" + dropped).hexdigest() if dropped else fingerprint

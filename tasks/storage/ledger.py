@@ -13,7 +13,7 @@ import orjson
 from tasks.errors import DataError, IdentityError
 from tasks.spec import SCHEMA_VERSION, JobSpec
 from tasks.storage import receipt as receipts_
-from tasks.storage.plan import BATCHES_PER_OBJECT, Batch, Plan, check_schema, extended, plan_object
+from tasks.storage.plan import Batch, Plan, check_schema, extended, plan_object, portions
 from tasks.storage.planning import new_batches, notices
 from tasks.storage.receipt import FileEntry, Receipt, Totals, parse_receipt_key, receipt_bytes, receipt_key
 from tasks.storage.source import Sources
@@ -96,8 +96,7 @@ class Ledger:
         """Write `batches` behind `plan`; None when somebody else wrote other ones first."""
         named = dict(plan.sources)
         named |= {name: uri for uri, name in sources.names.items() if name not in named}
-        for first in range(0, len(batches), BATCHES_PER_OBJECT):
-            part = batches[first : first + BATCHES_PER_OBJECT]
+        for part in portions(batches):
             exclude = sources.prompts.exclude
             data = canonical(plan_object(self.job_id, plan.sequences, tuple(named.items()), part, exclude))
             key = _plan_key(plan.sequences)

@@ -1,14 +1,18 @@
 """The plan: which source records form which batch. Frozen shapes and their JSON (pure)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
+import orjson
 
 from tasks.errors import DataError
 from tasks.spec import SCHEMA_VERSION
 
 BATCHES_PER_OBJECT: Final = 10_000
+
+DROPPED_BYTES: Final = 2 * 2**20
+"""A plan object is closed once it names this much of dropped records: parsed, they take ten times it."""
 
 CAUSES: Final = ("duplicate", "excluded")
 """Why nothing is generated for a planned record."""
@@ -69,7 +73,7 @@ class Batch:
         fingerprint: hex sha256 over job, what it resolved to, and the records; see `batch_fingerprint`.
         spans: where its records lie; together `stop - start` of them.
         seed: of the order in which the spans' records are interleaved (`interleaving`); None: span by span.
-        dropped: its records that nothing is generated for.
+        dropped: its records that nothing is generated for, as JSON: there may be very many; see `drops`.
     """
 
     index: int
@@ -78,7 +82,12 @@ class Batch:
     fingerprint: str
     spans: tuple[Span, ...]
     seed: int | None = None
-    dropped: tuple[Drop, ...] = ()
+    dropped: bytes = b""
+
+    @property
+    def drops(self) -> tuple[Drop, ...]:
+        """Its records that nothing is generated for."""
+        return tuple(Drop(*drop) for drop in orjson.loads(self.dropped or b"[]"))
 
     @property
     def name(self) -> str:
@@ -121,6 +130,20 @@ class Plan:
         return found
 
 
+def portions(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Yield the batches of one plan object after the other."""
+    part: list[Batch] = []
+    size = 0
+    for batch in batches:
+        part.append(batch)
+        size += len(batch.dropped)
+        if len(part) == BATCHES_PER_OBJECT or size >= DROPPED_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
 def plan_object(
     job_id: str,
     sequence: int,
@@ -148,7 +171,7 @@ def _batch_json(batch: Batch) -> dict[str, Any]:
         "fingerprint": batch.fingerprint,
         "spans": [[span.source, span.first_line, span.records, span.offset] for span in batch.spans],
         **({} if batch.seed is None else {"seed": batch.seed}),
-        **({"dropped": [attrs.astuple(drop) for drop in batch.dropped]} if batch.dropped else {}),
+        **({"dropped": orjson.Fragment(batch.dropped)} if batch.dropped else {}),
     }
 
 
@@ -181,14 +204,9 @@ def extended(plan: Plan, data: Mapping[str, Any], where: str) -> Plan:
             f"{where}: expected a plan object of schema {SCHEMA_VERSION}, got {error!r}"
         ) from error
     excluded = frozenset(data.get("exclude", ()))
-    return Plan(
-        plan.job_id,
-        tuple(known.items()),
-        tuple(batches),
-        plan.sequences + 1,
-        plan.notices,
-        excluded if plan.exclude is None else plan.exclude & excluded,
-    )
+    exclude = excluded if plan.exclude is None else plan.exclude & excluded
+    now = plan.sequences + 1
+    return Plan(plan.job_id, tuple(known.items()), tuple(batches), now, plan.notices, exclude)
 
 
 def _batch(item: Mapping[str, Any]) -> Batch:
@@ -199,12 +217,12 @@ def _batch(item: Mapping[str, Any]) -> Batch:
         item["fingerprint"],
         tuple(Span(*span) for span in item["spans"]),
         item.get("seed"),
-        tuple(Drop(*drop) for drop in item.get("dropped", ())),
+        orjson.dumps(item["dropped"]) if item.get("dropped") else b"",
     )
 
 
 def _check_follows(batch: Batch, index: int, start: int, where: str) -> None:
-    unknown = sorted({drop.cause for drop in batch.dropped} - set(CAUSES))
+    unknown = sorted({drop.cause for drop in batch.drops} - set(CAUSES))
     if unknown:
         raise DataError(
             f"{where}: expected causes {', '.join(CAUSES)} in batch {index}, got {', '.join(unknown)}"

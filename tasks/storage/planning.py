@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator
 
 import attrs
+import orjson
 
 from tasks.errors import SourceError
 from tasks.spec import JobSpec
@@ -108,7 +109,7 @@ class _Builder:
     def _close(self) -> None:
         seed = self._seed if len(self._spans) > 1 else None
         records = in_batch_order(list(self._open.values()), seed, self._index)
-        dropped = tuple(self._drops(records))
+        dropped = b"".join(map(_line, self._drops(records)))
         stop = self._start + len(records)
         fingerprint = batch_fingerprint(*self._seal, records)
         spans = tuple(self._spans.values())
@@ -132,7 +133,7 @@ class _Builder:
         return next((self._excluded[key] for key in opening_keys(record) if key in self._excluded), None)
 
     def finish(self) -> tuple[Batch, ...]:
-        """Return all batches; the last one may be smaller. Fingerprints do not cover yet what is dropped."""
+        """Return all batches; the last one may be smaller. What is dropped is not yet as it is stored."""
         if self._open:
             self._close()
         return tuple(self._done)
@@ -143,7 +144,7 @@ def _note_planned(
 ) -> None:
     """Note the planned records: ids of the sources that have new ones, and the prompts of all."""
     grown = {span.source for batch in batches for span in batch.spans}
-    dropped = {(drop.source, drop.line) for batch in plan.batches for drop in batch.dropped}
+    dropped = {(drop.source, drop.line) for batch in plan.batches for drop in batch.drops}
     marks = plan.marks()
     number = 0
     for uri, file in sources.files.items():
@@ -161,17 +162,24 @@ def _note_planned(
 
 def _without_repeats(plan: Plan, batches: tuple[Batch, ...], prompts: PromptSpill) -> tuple[Batch, ...]:
     """Return the new batches without the records whose prompt came before; their fingerprints say so."""
-    drops = {batch.index: list(batch.dropped) for batch in batches}
+    lines = [bytearray(batch.dropped) for batch in batches]
     starts = [batch.start for batch in batches]
     for repeat in prompts.repeats():
         if repeat.number >= plan.records:
-            batch = batches[bisect_right(starts, repeat.number) - 1]
-            drops[batch.index].append(Drop(repeat.source, repeat.line, "duplicate", repeat.first))
-    return tuple(
-        attrs.evolve(batch, dropped=found, fingerprint=with_dropped(batch.fingerprint, found))
-        for batch in batches
-        for found in [tuple(sorted(drops[batch.index], key=lambda drop: (drop.source, drop.line)))]
-    )
+            drop = Drop(repeat.source, repeat.line, "duplicate", repeat.first)
+            lines[bisect_right(starts, repeat.number) - 1] += _line(drop)
+    return tuple(_sealed(batch, bytes(found)) for batch, found in zip(batches, lines, strict=True))
+
+
+def _line(drop: Drop) -> bytes:
+    return orjson.dumps(attrs.astuple(drop)) + b"\n"
+
+
+def _sealed(batch: Batch, lines: bytes) -> Batch:
+    if not lines:
+        return batch
+    dropped = orjson.dumps(sorted(map(orjson.loads, lines.splitlines())))
+    return attrs.evolve(batch, dropped=dropped, fingerprint=with_dropped(batch.fingerprint, dropped))
 
 
 def _again(sources: Sources) -> Iterator[tuple[Record, str]]:

@@ -160,7 +160,7 @@ class Sources:
                 f"batch {batch.index} ({spans}): expected the records that were planned, got other content: "
                 "a prompt file, or what the job resolves to, was changed; restore it, or rename the job"
             )
-        drops = {(drop.source, drop.line): drop for drop in batch.dropped}
+        drops = {(drop.source, drop.line): drop for drop in batch.drops}
         return [self._judged(record, drops.get((record.source, record.line))) for record in records]
 
     def _judged(self, record: Record, drop: Drop | None) -> Record:

@@ -98,7 +98,7 @@ def write_questions(path: Path, rows: int) -> None:
     with path.open("wb") as file:
         for first in range(0, rows, 10_000):
             numbers = range(first, min(rows, first + 10_000))
-            file.write(b"".join(b'{"id":"q%d","prompt":"%s"}\n' % (n, b"Why? " * 35) for n in numbers))
+            file.write(b"".join(b'{"id":"q%d","prompt":"%d: %s"}\n' % (n, n, b"Why? " * 35) for n in numbers))
 
 
 def in_child(phase: str, folder: Path) -> dict[str, float]:

@@ -114,7 +114,7 @@ def test_large_plans_have_several_objects(
     tmp_path: Path, prompts: Prompts, kit: Any, monkeypatch: pytest.MonkeyPatch, store: ObjectStore
 ) -> None:
     """A plan object holds so many batches at most; the next one continues."""
-    monkeypatch.setattr("tasks.storage.ledger.BATCHES_PER_OBJECT", 4)
+    monkeypatch.setattr("tasks.storage.plan.BATCHES_PER_OBJECT", 4)
     spec = kit.job_spec(tmp_path, str(prompts(rows=25)), batch={"rows": 2})
     plan = extend(store, spec)
     assert [info.key for info in store.list("plan/")] == [f"plan/{n:06d}.json" for n in range(4)]

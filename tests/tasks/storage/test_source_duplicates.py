@@ -15,7 +15,7 @@ from tasks.errors import DataError, SourceError
 from tasks.spec import JobSpec
 from tasks.storage.duplicates import PromptSpill
 from tasks.storage.ledger import Ledger, Plan
-from tasks.storage.plan import extended, plan_object
+from tasks.storage.plan import Batch, extended, plan_object, portions
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.sameness import opening_keys, prompt_key
 from tasks.storage.source import Sources, open_sources
@@ -42,7 +42,7 @@ def grow(spec: JobSpec) -> tuple[Plan, Sources]:
 
 def dropped(plan: Plan) -> list[tuple[str, int, str, str]]:
     """Return what the plan drops."""
-    return [(d.source, d.line, d.cause, d.first) for batch in plan.batches for d in batch.dropped]
+    return [(d.source, d.line, d.cause, d.first) for batch in plan.batches for d in batch.drops]
 
 
 def read(data: Any) -> Record:
@@ -275,6 +275,15 @@ def test_what_is_dropped_is_sealed(tmp_path: Path, three: tuple[Path, Path], kit
     data["batches"][0]["dropped"][0][2] = "dull"
     with pytest.raises(DataError, match=r"expected causes duplicate, excluded in batch 0, got dull"):
         extended(Plan(spec.job_id), data, "plan")
+
+
+def test_plan_objects_stay_small() -> None:
+    """An object ends at 10,000 batches, or once it names 2 MiB of dropped records."""
+    plain = [Batch(n, n, n + 1, "", ()) for n in range(10_001)]
+    assert [len(part) for part in portions(plain)] == [10_000, 1]
+    heavy = [Batch(n, n, n + 1, "", (), None, b"x" * 2**20) for n in range(5)]
+    assert [len(part) for part in portions(heavy)] == [2, 2, 1]
+    assert list(portions([])) == []
 
 
 def test_many_repeats_in_little_memory(tmp_path: Path) -> None:
