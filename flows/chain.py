@@ -1,12 +1,15 @@
 """What the flows that make batches share: the chain of one batch, and many chains at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.states import Completed, Failed
 
 from tasks.batches import Numbered, RenderedBatch, close
@@ -16,6 +19,37 @@ from tasks.run import current_run
 from tasks.steps import check_tokens, commit_batch, generate_tokens, left_by_others, upload_shard
 
 Unit = TypeVar("Unit", bound=Numbered)
+
+
+@asynccontextmanager
+async def clean_stop() -> AsyncIterator[None]:
+    """Let SIGTERM cancel the flow's own task, so that everything open is closed, then tell Prefect.
+
+    Prefect's handler raises at whatever line the main thread is, which may be inside a row's task.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        task.cancel()
+
+    before = signal.getsignal(signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        task.uncancel()
+        raise TerminationSignal(signal=signal.SIGTERM) from None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
 
 
 async def make_batches(

@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 
-from flows.chain import end_state, make_batches
+from flows.chain import clean_stop, end_state, make_batches
 from tasks.run import open_run
 from tasks.spec import JobSpec
 from tasks.steps import (
@@ -27,7 +27,7 @@ async def continue_rows(job: JobSpec, max_new_tokens: int) -> State[Any]:
         max_new_tokens: Ids that each cut row may grow by.
     """
     credentials = await load_credentials(job.store)
-    async with open_run(job, str(runtime.flow_run.id), credentials):
+    async with clean_stop(), open_run(job, str(runtime.flow_run.id), credentials):
         retries = await plan_continuations(max_new_tokens)
         failures: list[tuple[int, str]] = []
         if retries:

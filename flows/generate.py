@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 
-from flows.chain import end_state, make_batches
+from flows.chain import clean_stop, end_state, make_batches
 from tasks.run import open_run
 from tasks.spec import JobSpec
 from tasks.steps import (
@@ -26,7 +26,7 @@ async def generate_dataset(job: JobSpec) -> State[Any]:
         job: What to generate, with what, to where.
     """
     credentials = await load_credentials(job.store)
-    async with open_run(job, str(runtime.flow_run.id), credentials):
+    async with clean_stop(), open_run(job, str(runtime.flow_run.id), credentials):
         pending = await plan_batches()
         failures: list[tuple[int, str]] = []
         if pending:

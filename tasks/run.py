@@ -92,9 +92,20 @@ class Run:
     tell: Callable[[str], None] = _tell_nobody
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking call on this run's own threads; the event loop goes on."""
+        """Run a blocking call on this run's own threads; the event loop goes on.
+
+        A thread cannot be stopped: when the caller is cancelled, the cancellation waits for the call to end,
+        so that nothing is closed under it.
+        """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, lambda: call(*args, **kwargs))
+        work = loop.run_in_executor(self.pool, lambda: call(*args, **kwargs))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait((work,))
+            if not work.cancelled():
+                work.exception()  # the cancellation is what counts now
+            raise
 
     @property
     def resolved_sha256(self) -> str:

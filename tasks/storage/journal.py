@@ -220,7 +220,11 @@ class Journal:
         Raises:
             SurroundingsError: the disk refused; the journal is closed all the same.
         """
-        if self._lock is None:
+        lock, self._lock = (
+            self._lock,
+            None,
+        )  # whoever takes it closes: a descriptor must never be closed twice
+        if lock is None:
             return
         try:
             self.flush()
@@ -229,8 +233,7 @@ class Journal:
                 os.close(descriptor)
             self._readers.clear()
             self._own = None
-            os.close(self._lock)
-            self._lock = None
+            os.close(lock)
 
     def remove(self) -> None:
         """Delete the journal: its batch is committed. Foreign parts stay."""
