@@ -13,6 +13,7 @@ import orjson
 
 from tasks.records import Completion, Ragged, Verdict
 from tasks.storage.audit_report import Check
+from tasks.storage.mixture import in_batch_order
 from tasks.storage.plan import Batch
 from tasks.storage.receipt import Receipt
 from tasks.storage.shard import ShardRows
@@ -129,7 +130,8 @@ def check_row_ids(check: Check, rows: BatchRows, batch: Batch | None) -> None:
 
 
 def _check_records(check: Check, key: str, sources: list[str], batch: Batch) -> None:
-    planned = [span.source for span in batch.spans for _ in range(span.records)]
+    spans = [[span.source] * span.records for span in batch.spans]
+    planned = in_batch_order(spans, batch.seed, batch.index)
     check.expect(
         sources == planned,
         key,
