@@ -31,6 +31,8 @@ from tests.tasks.serving.scripted import ListLane
 COUNT = int(os.environ.get("RAWSEQ_SOAK_ROWS", "300"))
 SEED = int(os.environ.get("RAWSEQ_SOAK_SEED", "0")) or int(time.time())
 LANES = 5
+ROWS_PER_FAULT, CALM_SECONDS = 10, 5.0
+ROWS_PER_KILL = 100
 FAULTS = (
     {"queue_full": "*20"},
     {"error_500_text": "*3"},
@@ -56,13 +58,24 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 
 
 async def _torment(
-    nursery: Nursery, alive: list[Standin], luck: random.Random, over: asyncio.Event
+    nursery: Nursery, alive: list[Standin], lanes: list[ListLane], luck: random.Random, over: asyncio.Event
 ) -> tuple[int, int]:
-    """Switch random faults on, kill a server now and then; return the kills and what dead ones made."""
-    kills, made = 0, 0
+    """Switch random faults on, kill a server now and then; return the kills and what dead ones made.
+
+    Paced by finished rows, because a busy machine needs seconds to start and probe a server: a fault every
+    `ROWS_PER_FAULT` or `CALM_SECONDS`, a kill at most every `ROWS_PER_KILL`.
+    """
+    kills, made, told, last, since = 0, 0, 0, 0, time.monotonic()
     while not over.is_set():
-        victim = luck.randrange(2)
-        if luck.random() < 0.15:
+        await asyncio.sleep(0.1)
+        victim, finished = luck.randrange(2), sum(len(lane.completions) for lane in lanes)
+        if finished < last + ROWS_PER_FAULT and time.monotonic() < since + CALM_SECONDS:
+            continue
+        last, since = finished, time.monotonic()
+        if finished >= told + 1000:
+            told = finished
+            print(f"{finished} rows, {kills} kills", flush=True)
+        if luck.random() < 0.15 and (kills + 1) * ROWS_PER_KILL <= finished:
             made += (await counters(alive[victim].url))["generations_finished"]
             alive[victim].kill()
             kills += 1
@@ -72,7 +85,6 @@ async def _torment(
                 await switch(alive[victim].url, **luck.choice(FAULTS))
             except aiohttp.ClientError:
                 continue  # it is just dying
-        await asyncio.wait([asyncio.ensure_future(over.wait())], timeout=0.2 + luck.random() * 0.4)
     return kills, made
 
 
@@ -94,7 +106,7 @@ async def test_nothing_is_lost_doubled_or_invented(nursery: Nursery) -> None:
     over = asyncio.Event()
     async with Fleet(fleet_settings(*(s.url for s in both), ready_timeout_seconds=120.0)) as fleet:
         await fleet.ensure()
-        tormenting = asyncio.ensure_future(_torment(nursery, both, luck, over))
+        tormenting = asyncio.ensure_future(_torment(nursery, both, lanes, luck, over))
         try:
             async with Dispatch(fleet, SAMPLING, VOCAB, 50) as dispatch:
                 await asyncio.gather(*(dispatch.run(lane) for lane in lanes))
