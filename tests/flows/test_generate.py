@@ -48,9 +48,10 @@ def test_rows_are_prompt_and_output_verbatim(tmp_path: Path, rawseq: Rawseq, sta
             assert (rows.outputs(index) == control["</think>"]).sum() == 1
             assert rows.segments[index][0].kind == "prompt"
             assert json.loads(rows.metadata[index])["topic"] == "sums"
-    order = [(int(name.split(":p")[1].split("#")[0]), int(name.split("#t")[1][0])) for name in names]
-    batches = [order[:8], order[8:]] if order[0][0] == 0 else [order[-8:], order[:-8]]
-    assert all(part == sorted(part) for part in batches)
+        order = [
+            (int(name.split(":p")[1].split("#")[0]), int(name.split("#t")[1][0])) for name in rows.row_ids
+        ]
+        assert order == sorted(order)
     assert len(set(names)) == len(names)
 
 

@@ -89,6 +89,7 @@ def started_generations(url: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_twenty_kills_leave_the_undisturbed_dataset(
     tmp_path: Path, rawseq: Rawseq, rawseq_env: dict[str, str], standin: Standin
 ) -> None:
