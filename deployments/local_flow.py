@@ -6,6 +6,7 @@ server of its own for the time of the run.
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -71,6 +72,7 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
         FlowFailedError: when the flow crashed for another reason.
     """
     runs: list[Run] = []
+    interrupts: list[int] = []
 
     def opened(run: Run) -> None:
         runs.append(run)
@@ -79,19 +81,21 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
 
     OBSERVER.set(opened)
     with moving_bar(console, lambda: runs[0].progress if runs else None):
-        state = _run(flow)
+        state = _run(flow, interrupts)
     summary = runs[0].summary if runs else None
     if summary is not None:
         return summary
+    if interrupts:
+        raise KeyboardInterrupt
     error = asyncio.run(state.aresult(raise_on_failure=False))
     if isinstance(error, RawseqError):
         raise error
     raise FlowFailedError(f"the flow run ended as {state.type.value}: {state.message}")
 
 
-def _run(flow: Callable[..., Any]) -> Any:
+def _run(flow: Callable[..., Any], interrupts: list[int]) -> Any:
     with asyncio.Runner(loop_factory=_fast_loop) as runner:
-        return runner.run(_returned_state(flow))
+        return runner.run(_returned_state(flow, interrupts))
 
 
 def _fast_loop() -> asyncio.AbstractEventLoop:
@@ -102,5 +106,23 @@ def _fast_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _returned_state(flow: Callable[..., Any]) -> Any:
-    return await flow(return_state=True)
+async def _returned_state(flow: Callable[..., Any], interrupts: list[int]) -> Any:
+    """Run the flow; Ctrl-C cancels it, and is noted, since Prefect may turn the cancellation into a state."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def stop() -> None:
+        interrupts.append(signal.SIGINT)
+        task.cancel()
+
+    if sys.platform != "win32":
+        loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        return await flow(return_state=True)
+    except asyncio.CancelledError:
+        if interrupts:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if sys.platform != "win32":
+            loop.remove_signal_handler(signal.SIGINT)

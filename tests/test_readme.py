@@ -60,7 +60,11 @@ def prepare(folder: Path) -> None:
 
 
 def words(text: str) -> str:
-    """Return a text without what may differ between runs: numbers, addresses, ids, borders, spacing."""
+    """Return a text without what may differ between runs: numbers, ids, verdict rows, borders, spacing.
+
+    Which verdicts occur may differ with the processor: the last bits of a float32 product decide a draw.
+    """
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("│"))
     text = re.sub(r"[━┃┏┓┗┛┡┩╇┳┻│└┘┴├┤┬┼─]", " ", text)
     text = re.sub(r"demo-[0-9a-f]{12}", "demo-ID", text)
     text = re.sub(r"[\d,.]*\d", "N", text)
