@@ -11,6 +11,7 @@ from tasks.jobfile import build_job, with_settings
 from tasks.spec import JobSpec
 from tasks.storage.store import ObjectStore
 from tasks.tokens.grammar import Grammar, discover_grammar
+from tasks.tokens.mixture import read_mix
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -63,4 +64,5 @@ def vocabulary_of(store: ObjectStore) -> Vocabulary:
 
 def grammar_of(store: ObjectStore) -> Grammar:
     """Discover the grammar of the stored job's tokenizer, after proving that it is the same one."""
-    return discover_grammar(vocabulary_of(store))
+    mixes = read_mix(job_of(store).sampling.mix)
+    return discover_grammar(vocabulary_of(store), [mix.template_args for mix in mixes])

@@ -118,7 +118,11 @@ async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport
 
 
 def render(
-    run: Run, batch: Batch, generation: int = 0, sampling: ResolvedSampling | None = None
+    run: Run,
+    batch: Batch,
+    generation: int = 0,
+    sampling: ResolvedSampling | None = None,
+    purpose: str = "",
 ) -> RenderedBatch:
     """Read the batch's records, open its journal and its conversations.
 
@@ -127,6 +131,7 @@ def render(
         batch: which.
         generation: of the receipt that it will get; each has a journal of its own.
         sampling: None: the job's.
+        purpose: what a later generation is made for; each has a journal of its own.
     """
     assert run.sources is not None
     assert run.limits is not None
@@ -144,13 +149,13 @@ def render(
         run.mixes,
         spec.policy.rounds if spec.policy.on_length == "continue" else 0,
     )
-    return RenderedBatch(batch, turns, _open_journal(run, batch, generation), generation)
+    return RenderedBatch(batch, turns, _open_journal(run, batch, generation, purpose), generation)
 
 
-def _open_journal(run: Run, batch: Batch, generation: int) -> Journal:
+def _open_journal(run: Run, batch: Batch, generation: int, purpose: str) -> Journal:
     if generation == 0:
         return run.keeper.open_journal(run.spec.job_id, batch)
-    folder = run.journal_root / f"{batch.index:06d}.g{generation}"
+    folder = run.journal_root / f"{batch.index:06d}.g{generation}.{purpose}"
     return Journal.open(folder, run.spec.job_id, batch, part=run.name)
 
 

@@ -4,6 +4,7 @@ A batch without a receipt is made as in any run. A committed batch gets a new re
 rows, and the rejected ones that nobody asked for again, are copied verbatim; only the named rows are made.
 """
 
+import hashlib
 from collections.abc import Collection, Iterator, Sequence
 
 import attrs
@@ -34,6 +35,11 @@ class Retry:
     generation: int
     codes: frozenset[str]
     more: int = 0
+
+    @property
+    def purpose(self) -> str:
+        """Short hash of what is asked: another retry of the batch never goes on with this one's journal."""
+        return hashlib.sha256(f"{sorted(self.codes)} {self.more}".encode()).hexdigest()[:12]
 
     @property
     def index(self) -> int:
@@ -127,14 +133,14 @@ def render_again(run: Run, retry: Retry) -> RenderedBatch:
     seed = row_seed(run.sampling.seed, f"g{retry.generation}")  # the same noise would give the same rows
     cap = run.sampling.max_new_tokens + retry.more  # also for the turns that a cut had left unreached
     sampling = attrs.evolve(run.sampling, seed=seed, max_new_tokens=cap)
-    rendered = render(run, retry.batch, retry.generation, sampling)
+    rendered = render(run, retry.batch, retry.generation, sampling, purpose=retry.purpose)
     try:
         receipt = run.ledger.receipt(retry.batch.index, retry.generation - 1)
         rows = list(_stored_rows(run, receipt))
-        if not rendered.journal.done:
-            for completion in kept_rows(rows, retry.codes):
+        for completion in kept_rows(rows, retry.codes):
+            if completion.row_id not in rendered.journal.done:  # a kill may have left some of them uncopied
                 rendered.journal.append(completion)
-            rendered.journal.flush()
+        rendered.journal.flush()
     except BaseException:
         rendered.journal.close()
         raise

@@ -39,5 +39,7 @@ def batch_numbers(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise JobError(f"--batches: expected numbers and ranges like 3,7-9, got {text!r}")
+        if int(last or first) < int(first) or int(last or first) > 10_000_000:
+            raise JobError(f"--batches: expected ascending ranges within 0-10000000, got {part.strip()!r}")
         numbers.update(range(int(first), int(last or first) + 1))
     return sorted(numbers)
