@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from deployments.store_argument import opened_store
-from tasks.errors import DataError, IdentityError
+from tasks.errors import DataError, IdentityError, JobError
 from tasks.jobfile import build_job, with_settings
 from tasks.spec import JobSpec
 from tasks.storage.store import ObjectStore
@@ -40,11 +40,16 @@ def stored_job(argument: str, settings: Sequence[str]) -> JobSpec:
     """Return the job of a STORE argument, changed by `path=value` settings.
 
     Raises:
-        JobError: no job there, or a setting is wrong.
+        JobError: no job there, its prefix was renamed, or a setting is wrong.
     """
     with opened_store(argument) as store:
-        job = job_of(store)
-    return build_job(with_settings(job.model_dump(), settings), "--set") if settings else job
+        job, uri = job_of(store), store.uri
+    parent, _, last = uri.rpartition("/")
+    if last != job.job_id:
+        raise JobError(f"{uri}: expected the job's prefix to be named {job.job_id}, got {last!r}")
+    # what job.json says of the store is where the job began; a moved or copied dataset is STORE itself
+    data = with_settings(job.model_dump() | {"store": job.store.model_dump() | {"uri": parent}}, settings)
+    return build_job(data, f"{uri}/job.json")
 
 
 def vocabulary_of(store: ObjectStore) -> Vocabulary:

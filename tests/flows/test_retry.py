@@ -1,6 +1,7 @@
 """Work again: rejected rows as a new receipt generation, accepted ones verbatim."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,22 @@ def test_orphans_are_collected_when_old_enough(tmp_path: Path, rawseq: Rawseq, s
     assert gone["collected"]["deleted"] == [f"shards/{orphan.name}"]
     assert not orphan.exists()
     assert shard.exists()
+
+
+def test_a_copied_dataset_is_what_changes(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """`continue` on a copy writes into the copy; the original, which job.json names, stays as it was."""
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 8),
+        tmp_path / "out",
+        sampling={"max_new_tokens": 20},
+    )
+    assert rawseq("run", str(job)).status == 0
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    before = sorted(path.name for path in (tmp_path / "out").rglob("receipts/*"))
+    ran = rawseq("continue", str(tmp_path / "copy"), "--max-new-tokens", "300")
+    assert ran.status == 0, ran.stderr
+    assert ran.answer["store"].startswith(str(tmp_path / "copy"))
+    assert sorted(path.name for path in (tmp_path / "out").rglob("receipts/*")) == before
+    assert list((tmp_path / "copy").rglob("receipts/*.g1.json"))
