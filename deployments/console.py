@@ -106,5 +106,6 @@ def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
         mark = (
             Text("-", "dim") if passed is None else Text("yes", "green") if passed else Text("NO", "bold red")
         )
-        table.add_row(str(check["name"]), mark, str(check.get("expected", "")), str(check.get("got", "")))
+        words = (str(check.get(key, "")) for key in ("expected", "got"))
+        table.add_row(str(check["name"]), mark, *(Text(part) for part in words))
     return table

@@ -1,5 +1,6 @@
 """Job files: YAML or JSON → `JobSpec`, with errors that name file, line, field path, expected and got."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +13,7 @@ from tasks.errors import JobError
 from tasks.spec import JobSpec, Section
 
 SHOWN_CHARACTERS = 80
-"""A value in an error message is cut here: a pasted secret or megabyte stays out of logs."""
+"""A value in an error message is cut here: a pasted megabyte stays out of logs."""
 
 
 def load_job(path: Path, settings: Sequence[str] = ()) -> JobSpec:
@@ -123,4 +124,5 @@ def _shown(value: Any) -> str:
         text = orjson.dumps(value).decode()
     except TypeError:
         text = repr(value)
+    text = re.sub(r"://[^\s/@\"']+@", "://***@", text)  # what stands before the @ of an address is a secret
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

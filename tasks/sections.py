@@ -126,7 +126,7 @@ class ServersSpec(Section):
     def _plain_urls(cls, urls: list[str]) -> list[str]:
         for url in urls:
             if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
-                raise ValueError(f"expected http://host:port without credentials or query, got {url!r}")
+                raise ValueError("expected http://host:port without credentials or query")
         trimmed = [url.rstrip("/") for url in urls]
         if len(set(trimmed)) != len(trimmed):
             raise ValueError("a server is listed twice")
@@ -248,3 +248,10 @@ class StoreSpec(Section):
         gt=0,
         le=86400,
     )
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _no_secret_in_the_endpoint(cls, url: str | None) -> str | None:
+        if url is not None and not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
+            raise ValueError("expected http://host:port without credentials or query")
+        return url

@@ -55,11 +55,11 @@ def _print(row: dict[str, Any]) -> None:
         refused = row["refused"]
         place = f" at {refused['offset']}" if refused["offset"] >= 0 else ""
         head = f"{row['row_id']}  refused: {refused['code']}{place}"
-        console.print(head, style="bold red", highlight=False, soft_wrap=True)
-        console.print(f"  {refused['detail']}\n", style="red", highlight=False, soft_wrap=True)
+        console.print(head, style="bold red", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {refused['detail']}\n", style="red", highlight=False, soft_wrap=True, markup=False)
         return
     head = f"{row['row_id']}  {len(row['input_ids'])} ids, at most {row['max_new_tokens']} new"
-    console.print(head, style="bold", highlight=False, soft_wrap=True)
+    console.print(head, style="bold", highlight=False, soft_wrap=True, markup=False)
     console.print(f"  text  {row['text']}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"  ids   {row['input_ids']}", highlight=False, soft_wrap=True, markup=False)
     tail = f"{' '.join(row['tail']['names'])} ({row['tail']['mode']})"

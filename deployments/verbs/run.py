@@ -32,13 +32,17 @@ def report(summary: Summary, as_json: bool) -> int:
         return 1 if summary.problem else 0
     console = Console()
     for line in summary_lines(summary):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     if summary.rows["by_verdict"]:
         console.print(verdict_table(summary.rows["by_verdict"]))
     for batch, error in summary.failures:
-        console.print(f"batch {batch} failed: {error}", style="red", highlight=False, soft_wrap=True)
+        console.print(
+            f"batch {batch} failed: {error}", style="red", highlight=False, soft_wrap=True, markup=False
+        )
     if summary.problem:
-        console.print(f"failed: {summary.problem}", style="bold red", highlight=False, soft_wrap=True)
+        console.print(
+            f"failed: {summary.problem}", style="bold red", highlight=False, soft_wrap=True, markup=False
+        )
     return 1 if summary.problem else 0
 
 

@@ -83,10 +83,10 @@ def _print(found: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> Non
     ids = found["input_ids"]
     made = len(ids) - found["prompt_length"]
     head = f"{found['row_id']}  {found['verdict']}  {found['prompt_length']} prompt + {made} output ids"
-    console.print(head, style="bold", highlight=False, soft_wrap=True)
+    console.print(head, style="bold", highlight=False, soft_wrap=True, markup=False)
     if found.get("detail"):
         place = f" at {found['verdict_offset']}" if found["verdict_offset"] >= 0 else ""
-        console.print(f"{found['detail']}{place}", style="red", highlight=False, soft_wrap=True)
+        console.print(f"{found['detail']}{place}", style="red", highlight=False, soft_wrap=True, markup=False)
     segments = [Segment(part["kind"], part["start"], part["stop"]) for part in found["segments"]]
     print_sequence(console, ids, segments, decode)
     console.print()

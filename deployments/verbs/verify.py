@@ -59,7 +59,7 @@ def _print(answer: dict[str, Any]) -> None:
     for name, problem in problems[:SHOWN_PROBLEMS]:
         place = f"{problem['object']}" + (f" row {problem['row']}" if problem["row"] is not None else "")
         text = f"{name}: {place}: expected {problem['expected']}, got {problem['got']}"
-        console.print(text, style="red", highlight=False, soft_wrap=True)
+        console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
     if len(problems) > SHOWN_PROBLEMS:
         console.print(f"… and {len(problems) - SHOWN_PROBLEMS} more (see --json)", style="red")
     if "collected" in answer:
@@ -69,4 +69,9 @@ def _print(answer: dict[str, Any]) -> None:
         console.print(
             f"{len(answer['orphans'])} orphans (--collect-orphans removes old ones)", highlight=False
         )
-    console.print(answer["reason"], style="bold green" if answer["trainable"] else "bold red", soft_wrap=True)
+    console.print(
+        answer["reason"],
+        style="bold green" if answer["trainable"] else "bold red",
+        soft_wrap=True,
+        markup=False,
+    )

@@ -97,6 +97,21 @@ def test_the_form_knows_both_forms_of_a_source() -> None:
     assert build_job(job.model_dump(mode="json"), "job") == job
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        pytest.param("store.endpoint_url", "http://ak:hunter2@h:9", id="endpoint"),
+        pytest.param("servers.urls", ["http://u:hunter2@h:1"], id="server"),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(path: str, value: object) -> None:
+    """Credentials do not belong into a job file, and the refusal does not repeat them."""
+    with pytest.raises(JobError) as caught:
+        build_job(changed(path, value), "job.yaml")
+    assert path in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_all_wrong_fields_are_named_at_once() -> None:
     """Two mistakes give two lines, so that a person mends the file once."""
     job = changed("batch.rows", 0)
