@@ -28,6 +28,7 @@ def opened_store(argument: str) -> Iterator[ObjectStore]:
             home = DemoHome(Path.cwd())
             if not home.exists:
                 raise JobError(f"demo: expected {home.folder} (made by `rawseq demo`), found none")
+            stack.enter_context(home.alone())
             spec = stack.enter_context(home.store())
             store = find_job(spec, credentials=home.credentials)
         else:

@@ -1,5 +1,6 @@
 """The demo's folder: S3 data, journals, logs and job file, all below one place that can be deleted."""
 
+import fcntl
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import orjson
 import psutil
 
 from deployments.seaweed import start_seaweed
+from tasks.errors import SurroundingsError
 from tasks.spec import StoreSpec
 
 BUCKET = "rawseq"
@@ -54,6 +56,29 @@ class DemoHome:
     def marker(self) -> str:
         """The model name that this demo's stand-in serves: tells its process from every other one."""
         return f"demo:{self.folder}"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder for the length of the body: two demos would end each other's servers.
+
+        Raises:
+            SurroundingsError: another command is at work in it, or it is no folder.
+        """
+        try:
+            self.folder.mkdir(exist_ok=True)
+            file = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise SurroundingsError(
+                f"{self.folder}: expected a folder of ours, got: {error.strerror}"
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SurroundingsError(
+                    f"{self.folder}: another `rawseq` command is at work in it: wait for it, or end it"
+                ) from None
+            yield
 
     @contextmanager
     def store(self) -> Iterator[StoreSpec]:

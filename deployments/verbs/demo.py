@@ -30,8 +30,8 @@ def demo(uri: str | None, rows: int | None, as_json: bool) -> int:
     console = Console(stderr=True)
     quiet_prefect(console)
     home = DemoHome(Path.cwd())
-    home.folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(home.alone())
         store = StoreSpec(uri=uri) if uri is not None else stack.enter_context(home.store())
         console.print(f"store     {store.uri}" + (f" at {store.endpoint_url}" if store.endpoint_url else ""))
         home.end_standins()

@@ -165,6 +165,17 @@ def demo_folder(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
+def test_two_commands_do_not_share_a_demo(demo_folder: Path, rawseq: Rawseq) -> None:
+    """While one command is at work in the demo's folder, another says so and touches no server of it."""
+    home = DemoHome(demo_folder)
+    with home.alone():
+        (home.folder / "s3").mkdir()
+        for arguments in (["status", "demo"], ["demo"]):
+            ran = rawseq(*arguments)
+            assert ran.status == 5
+            assert "another `rawseq` command is at work" in ran.answer["error"]["message"]
+
+
 def test_a_killed_demo_resumes(demo_folder: Path, rawseq: Rawseq, rawseq_env: dict[str, str]) -> None:
     """SIGKILL during the demo, then the demo again: every row once, nothing of the first left running."""
     command = [sys.executable, "-m", "deployments.main", "demo", "--rows", "96"]
