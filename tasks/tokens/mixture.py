@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+from pydantic import ValidationError
 
 from tasks.errors import JobError
+from tasks.spec import SamplingSpec
 
 SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 """Sampling fields that an entry may set."""
@@ -49,12 +51,26 @@ def read_mix(entries: Sequence[Mapping[str, Any]]) -> tuple[Mix, ...]:
         weight = entry.get("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
             raise JobError(f"{where}.weight: expected a number above 0, got {weight!r}")
-        sampling = {name: entry[name] for name in SAMPLED if name in entry}
-        args = dict(entry.get("template_args", {}))
+        sampling = {name: entry[name] for name in SAMPLED if entry.get(name) is not None}
+        _check_bounds(sampling, where)
+        args = entry.get("template_args", {})
+        if not isinstance(args, Mapping):
+            raise JobError(f"{where}.template_args: expected name: value pairs, got {args!r}")
+        args = dict(args)
         mixes.append(Mix(str(entry.get("name", place)), float(weight), sampling, args))
     if len({mix.name for mix in mixes}) != len(mixes):
         raise JobError(f"sampling.mix: names must be unique, got {[mix.name for mix in mixes]}")
     return tuple(mixes)
+
+
+def _check_bounds(sampling: Mapping[str, Any], where: str) -> None:
+    """Hold an entry's fields to the bounds of the job's own: servers would refuse every row of it."""
+    try:
+        SamplingSpec.model_validate(sampling, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        raise JobError(f"{where}.{first['loc'][0]}: {message}, got {first['input']!r}") from None
 
 
 def choose_mix(mixes: Sequence[Mix], job_seed: int, conversation: str) -> Mix | None:

@@ -163,3 +163,26 @@ def test_reasoning_on_and_off_in_one_job(family: str, load: Load) -> None:
         assert grammar.tail_of(following.input_ids) is tail
         seen.add(off)
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        pytest.param(
+            {"temperature": "hot"}, "sampling.mix.1.temperature: expected a valid number", id="word"
+        ),
+        pytest.param({"temperature": 99}, "sampling.mix.1.temperature: expected less than", id="too-hot"),
+        pytest.param({"top_k": 0}, "sampling.mix.1.top_k: expected -1", id="top-k-zero"),
+        pytest.param(
+            {"max_new_tokens": "x"}, "sampling.mix.1.max_new_tokens: expected a valid integer", id="cap"
+        ),
+        pytest.param({"template_args": ["thinking"]}, "sampling.mix.1.template_args", id="args-are-a-list"),
+    ],
+)
+def test_a_mixture_that_servers_would_refuse_is_refused_first(
+    entry: dict[str, object], expected: str
+) -> None:
+    """A wrong value is named before any row is sent: otherwise every row of it would be poison."""
+    with pytest.raises(JobError) as caught:
+        read_mix([{"temperature": 0}, entry])
+    assert expected in str(caught.value)
