@@ -4,13 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, field_validator
 
-from tasks.sections import Section, field
+from tasks.sections import Address, Section, ShownAddress, field, without_credentials
 
 
 class SourceSpec(Section):
     """A source with a name or a share of its own; a plain address stands for one without either."""
 
-    uri: str = field(
+    uri: Address = field(
         ..., "File, folder, glob, s3:// address, or hf://org/repo[:subset[:split]].", 0, min_length=1
     )
     weight: float | None = field(
@@ -34,12 +34,14 @@ def _source(value: Any) -> Any:
     """Choose the form by what is written, so that an error names one field and not every form's."""
     if isinstance(value, dict):
         return SourceSpec.model_validate(value)
-    if isinstance(value, str | SourceSpec):
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, SourceSpec):
         return value
     raise ValueError("expected an address or {uri, weight, name}")
 
 
-Source = Annotated[str | SourceSpec, BeforeValidator(_source)]
+Source = Annotated[ShownAddress | SourceSpec, BeforeValidator(_source)]
 
 
 class PromptsSpec(Section):
@@ -73,7 +75,7 @@ class PromptsSpec(Section):
         "too. Decided when a record is planned, for good.",
         5,
     )
-    exclude: list[str] = field(
+    exclude: list[Address] = field(
         [],
         "Prompt files, e.g. evaluation sets: records that begin with the user messages of one there, but for "
         "case and white space, are rejected (duplicate). Decided when a record is planned, for good.",

@@ -5,9 +5,9 @@ Fields marked `identity` can change a token and therefore belong to `job_id`.
 """
 
 import re
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -24,6 +24,29 @@ def field(default: Any, description: str, position: int, *, identity: bool = Fal
         json_schema_extra={"position": position, "identity": identity},
         **bounds,
     )
+
+
+PLAIN_URL = r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"
+WITHOUT_CREDENTIALS = r"^(?![A-Za-z0-9+.-]*://[^/]*@)"
+
+
+def _plain_url(url: str) -> str:
+    if not re.fullmatch(PLAIN_URL, url):
+        raise ValueError("expected http://host:port without credentials or query")
+    return url
+
+
+def without_credentials(uri: str) -> str:
+    """Return an address as it came; raises ValueError when it carries a user or a password."""
+    if not re.match(WITHOUT_CREDENTIALS, uri):
+        raise ValueError("expected an address without credentials")
+    return uri
+
+
+# the patterns stand in the form's schema too: Prefect then refuses a secret before it stores it
+Url = Annotated[str, Field(json_schema_extra={"pattern": PLAIN_URL}), AfterValidator(_plain_url)]
+ShownAddress = Annotated[str, Field(json_schema_extra={"pattern": WITHOUT_CREDENTIALS})]
+Address = Annotated[ShownAddress, AfterValidator(without_credentials)]
 
 
 class ModelSpec(Section):
@@ -75,7 +98,7 @@ class ToolsSpec(Section):
 class ServersSpec(Section):
     """Which SGLang servers, and what may be done to them."""
 
-    urls: list[str] = field(..., "Base URLs, e.g. http://127.0.0.1:30000.", 0, min_length=1)
+    urls: list[Url] = field(..., "Base URLs, e.g. http://127.0.0.1:30000.", 0, min_length=1)
     api_key_env: str | None = field(None, "Name of the environment variable that holds the API key.", 1)
     restart: Literal["none", "local", "command"] = field(
         "none",
@@ -123,10 +146,7 @@ class ServersSpec(Section):
 
     @field_validator("urls")
     @classmethod
-    def _plain_urls(cls, urls: list[str]) -> list[str]:
-        for url in urls:
-            if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
-                raise ValueError("expected http://host:port without credentials or query")
+    def _urls_differ(cls, urls: list[str]) -> list[str]:
         trimmed = [url.rstrip("/") for url in urls]
         if len(set(trimmed)) != len(trimmed):
             raise ValueError("a server is listed twice")
@@ -225,10 +245,10 @@ class BatchSpec(Section):
 class StoreSpec(Section):
     """Where the dataset goes. Never a secret: credentials come from the AWS chain or a Prefect block."""
 
-    uri: str = field(
+    uri: Address = field(
         ..., "Folder, or s3://bucket/prefix; the job's own prefix is made below it.", 0, min_length=1
     )
-    endpoint_url: str | None = field(None, "S3 endpoint when it is not AWS.", 1)
+    endpoint_url: Url | None = field(None, "S3 endpoint when it is not AWS.", 1)
     region: str | None = field(None, "S3 region; empty: from the environment.", 2)
     addressing_style: Literal["auto", "path", "virtual"] = field(
         "auto", "How the bucket is named in URLs.", 3
@@ -248,10 +268,3 @@ class StoreSpec(Section):
         gt=0,
         le=86400,
     )
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _no_secret_in_the_endpoint(cls, url: str | None) -> str | None:
-        if url is not None and not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
-            raise ValueError("expected http://host:port without credentials or query")
-        return url

@@ -91,7 +91,9 @@ def test_the_form_knows_both_forms_of_a_source() -> None:
     """Prefect's run form understands `anyOf` of a string and a section, and no other union."""
     schema = JobSpec.model_json_schema()
     items = schema["$defs"]["PromptsSpec"]["properties"]["sources"]["items"]
-    assert items == {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/SourceSpec"}]}
+    address, section = items["anyOf"]
+    assert address["type"] == "string"
+    assert section == {"$ref": "#/$defs/SourceSpec"}
     assert list(schema["$defs"]["SourceSpec"]["properties"]) == ["uri", "weight", "name"]
     job = build_job(changed("prompts.sources", ["a", {"uri": "b", "weight": 2, "name": "n"}]), "job")
     assert build_job(job.model_dump(mode="json"), "job") == job
@@ -102,6 +104,10 @@ def test_the_form_knows_both_forms_of_a_source() -> None:
     [
         pytest.param("store.endpoint_url", "http://ak:hunter2@h:9", id="endpoint"),
         pytest.param("servers.urls", ["http://u:hunter2@h:1"], id="server"),
+        pytest.param("store.uri", "s3://ak:hunter2@bucket/x", id="store"),
+        pytest.param("prompts.sources", ["s3://ak:hunter2@bucket/x"], id="source"),
+        pytest.param("prompts.sources", [{"uri": "s3://ak:hunter2@bucket/x"}], id="named-source"),
+        pytest.param("prompts.exclude", ["s3://ak:hunter2@bucket/x"], id="excluded"),
     ],
 )
 def test_a_secret_in_an_address_is_refused_and_not_shown(path: str, value: object) -> None:
