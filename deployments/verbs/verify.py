@@ -1,17 +1,17 @@
 """`rawseq verify STORE`: re-read everything and say whether it can be trained on."""
 
 import json
+from functools import partial
 from typing import Any
 
 import click
 from rich.console import Console
 
 from deployments.console import checks_table
-from deployments.job_record import grammar_of
 from deployments.store_argument import opened_store
-from tasks.storage.audit import audit
+from tasks.auditing import audit_store
+from tasks.storage.audit_report import Problem
 from tasks.storage.orphans import collect_orphans as remove_orphans
-from tasks.tokens.check import check_rows
 
 SHOWN_PROBLEMS = 20
 
@@ -26,12 +26,15 @@ SHOWN_PROBLEMS = 20
     type=click.FloatRange(0),
     help="Least age of an orphan; a younger one may be about to be committed.",
 )
+@click.option("--sources/--no-sources", default=True, help="Also compare the prompt files with the plan.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(store: str, collect_orphans: bool, older_than_seconds: float, as_json: bool) -> int:
-    """Check every receipt, shard, sha256, grammar, count and row id of STORE."""
+def verify(store: str, collect_orphans: bool, older_than_seconds: float, sources: bool, as_json: bool) -> int:
+    """Check every receipt, shard, sha256, grammar, count and row id of STORE.
+
+    The last line says whether it can be trained on, and why not. Exit 0 trainable, 1 not.
+    """
     with opened_store(store) as opened:
-        grammar = grammar_of(opened)
-        result = audit(opened, lambda inputs, outputs, rows: check_rows(grammar, inputs, outputs, rows))
+        result = audit_store(opened, sources=sources)
         answer = result.as_json()
         if collect_orphans:
             deleted, young = remove_orphans(opened, answer["job_id"], older_than_seconds)
@@ -45,6 +48,7 @@ def verify(store: str, collect_orphans: bool, older_than_seconds: float, as_json
 
 def _print(answer: dict[str, Any]) -> None:
     console = Console()
+    line = partial(_print_line, console)
     rows = [
         {
             "name": check["name"],
@@ -57,21 +61,21 @@ def _print(answer: dict[str, Any]) -> None:
     console.print(checks_table(answer["store"], rows))
     problems = [(check["name"], problem) for check in answer["checks"] for problem in check["problems"]]
     for name, problem in problems[:SHOWN_PROBLEMS]:
-        place = f"{problem['object']}" + (f" row {problem['row']}" if problem["row"] is not None else "")
-        text = f"{name}: {place}: expected {problem['expected']}, got {problem['got']}"
-        console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+        line(f"{name}: {Problem(**problem)}", "red")
     if len(problems) > SHOWN_PROBLEMS:
-        console.print(f"… and {len(problems) - SHOWN_PROBLEMS} more (see --json)", style="red")
+        line(f"… and {len(problems) - SHOWN_PROBLEMS} more (see --json)", "red")
+    if answer["repair"]:
+        line(f"repair    {answer['repair']}", "yellow")
+    for notice in answer["notices"]:
+        line(f"notice    {notice}", "yellow")
     if "collected" in answer:
         gone, young = answer["collected"]["deleted"], answer["collected"]["too_young"]
-        console.print(f"{len(gone)} orphans deleted, {len(young)} too young", highlight=False)
+        line(f"{len(gone)} orphans deleted, {len(young)} too young")
     elif answer["orphans"]:
-        console.print(
-            f"{len(answer['orphans'])} orphans (--collect-orphans removes old ones)", highlight=False
-        )
-    console.print(
-        answer["reason"],
-        style="bold green" if answer["trainable"] else "bold red",
-        soft_wrap=True,
-        markup=False,
-    )
+        line(f"{len(answer['orphans'])} orphans (--collect-orphans removes old ones)")
+    line(answer["reason"], "bold green" if answer["trainable"] else "bold red")
+
+
+def _print_line(console: Console, text: str, style: str = "") -> None:
+    """Print a line as it is: whatever user text is in it is no markup, and it is not folded."""
+    console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from pydantic import ValidationError
+
 from tasks.errors import DataError
 from tasks.records import Completion, Ragged, Verdict
+from tasks.spec import JobSpec
 from tasks.storage import audit_rows
 from tasks.storage.audit_files import Fetched, decode_files, fetch_files
 from tasks.storage.audit_report import AuditReport, Check
@@ -37,23 +40,30 @@ _NAMES = (
 )
 
 
-def audit(store: ObjectStore, check: RowCheck | None = None) -> AuditReport:
+def audit(
+    store: ObjectStore, check: RowCheck | None = None, see: Callable[[BatchRows], None] | None = None
+) -> AuditReport:
     """Check a job's prefix: receipts, files, digests, schemas, counts, plan, row ids, values, grammar.
 
     Args:
         store: the job's own prefix.
         check: the grammar of the job's tokenizer; None leaves that check out.
+        see: takes the rows of each committed batch whose files are whole, in batch order, once.
 
     Raises:
         SurroundingsError: the store cannot be read. What is wrong with the data is reported, never raised.
     """
-    return _Audit(store, check).run()
+    return _Audit(store, check, see).run()
 
 
 class _Audit:
-    def __init__(self, store: ObjectStore, row_check: RowCheck | None) -> None:
+    def __init__(
+        self, store: ObjectStore, row_check: RowCheck | None, see: Callable[[BatchRows], None] | None
+    ) -> None:
         self._store = store
         self._row_check = row_check
+        self._see = see
+        self._lost: list[int] = []
         self._checks = {name: Check(name) for name in _NAMES}
         self._job: dict[str, Any] = {}
         self._ledger = Ledger(store, "")
@@ -80,6 +90,7 @@ class _Audit:
             rows=totals.rows,
             batches={"planned": len(plan.batches), "committed": totals.batches},
             orphans=tuple(self._orphans()),
+            lost=tuple(self._lost),
         )
 
     def _read_plan(self) -> Plan:
@@ -87,9 +98,16 @@ class _Audit:
         try:
             self._job = self._ledger.job()
             self._ledger.job_id = self._job["job_id"]
-            check.checked += 1
+            named = JobSpec.model_validate(self._job.get("spec")).job_id
+            check.expect(
+                named == self._job["job_id"], "job.json", f"job_id {named} (spec)", self._job["job_id"]
+            )
         except DataError as error:
             check.problem("job.json", None, "a job", error)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            check.problem("job.json", None, "a job's spec", f"spec.{place}: {first['msg']}")
         try:
             plan = self._ledger.plan()
         except DataError as error:
@@ -115,9 +133,13 @@ class _Audit:
                 yield self._checked(plan, *waiting.popleft())
 
     def _checked(self, plan: Plan, receipt: Receipt, fetched: "Future[Fetched]") -> Receipt:
-        rows = decode_files(self._checks["objects"], receipt, fetched.result())
-        if rows is not None:
-            self._check_batch(rows, _planned(plan, receipt.batch))
+        rows = decode_files(self._checks["objects"], receipt, fetched.result(), self._store.uri)
+        if rows is None:
+            self._lost.append(receipt.batch)
+            return receipt
+        self._check_batch(rows, _planned(plan, receipt.batch))
+        if self._see is not None:
+            self._see(rows)
         return receipt
 
     def _counting(self, plan: Plan) -> Iterator[Receipt]:
@@ -203,7 +225,7 @@ class _Audit:
             return
         first: dict[str, str] = {}
         for receipt in self._ledger.iter_receipts():
-            rows = decode_files(Check("again"), receipt, fetch_files(self._store, receipt))
+            rows = decode_files(Check("again"), receipt, fetch_files(self._store, receipt), self._store.uri)
             for key, part, _ in rows.parts() if rows else ():
                 for index, row_id in enumerate(part.row_ids):
                     if hash(row_id) & MASK not in suspects:

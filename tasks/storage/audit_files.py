@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from tasks.errors import DataError
-from tasks.storage.audit_report import Check
+from tasks.storage.audit_report import Check, repair_command
 from tasks.storage.audit_rows import BatchRows
 from tasks.storage.receipt import FOLDERS, FileEntry, Receipt
 from tasks.storage.shard_reader import decode_frequencies, decode_provenance, decode_rejected, decode_shard
@@ -36,17 +36,25 @@ def _fetch(store: ObjectStore, entry: FileEntry) -> bytes | DataError:
         return error
 
 
-def decode_files(check: Check, receipt: Receipt, fetched: Fetched) -> BatchRows | None:
-    """Check digests and decode; None, with the problems noted, when a file is not what the receipt says."""
+def decode_files(check: Check, receipt: Receipt, fetched: Fetched, store: str) -> BatchRows | None:
+    """Check digests and decode; None, with the problems noted, when a file is not what the receipt says.
+
+    Args:
+        check: takes the problems.
+        receipt: of the batch.
+        fetched: what was read of its files.
+        store: the job's prefix, for the command that makes the batch again.
+    """
     found: dict[str, Any] = {}
+    repair = repair_command(store, [receipt.batch])
     for kind, entry in receipt.files().items():
-        data = _checked(check, kind, entry, fetched[kind])
+        data = _checked(check, kind, entry, fetched[kind], repair)
         if data is None:
             continue
         try:
             found[kind] = _DECODERS[kind](data, entry.key)
         except (DataError, orjson.JSONDecodeError) as error:
-            check.problem(entry.key, None, f"a {kind} file of the schema", error)
+            check.problem(entry.key, None, f"a {kind} file of the schema", error, repair)
     if set(found) != set(receipt.files()):
         return None
     return BatchRows(
@@ -54,12 +62,13 @@ def decode_files(check: Check, receipt: Receipt, fetched: Fetched) -> BatchRows 
     )
 
 
-def _checked(check: Check, kind: str, entry: FileEntry, data: bytes | DataError) -> bytes | None:
+def _checked(check: Check, kind: str, entry: FileEntry, data: bytes | DataError, repair: str) -> bytes | None:
     expected = f"{FOLDERS[kind]}/{entry.sha256}.parquet"
     check.expect(entry.key == expected, entry.key, f"{expected} for a {kind} file", entry.key)
     text = f"{entry.bytes} bytes, sha256 {entry.sha256}"
     if isinstance(data, DataError):
-        check.problem(entry.key, None, text, data)
+        check.problem(entry.key, None, text, data, repair)
         return None
     found = (len(data), sha256_hex(data))
-    return data if check.expect(found == (entry.bytes, entry.sha256), entry.key, text, found) else None
+    good = found == (entry.bytes, entry.sha256)
+    return data if check.expect(good, entry.key, text, found, repair=repair) else None

@@ -1,6 +1,7 @@
 """What an audit found: checks, problems, and one line that says whether the data may be trained on."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,12 +18,19 @@ class Problem:
         row: index of the row in it; None when it is not about a row.
         expected: for a person.
         got: for a person.
+        repair: the command that mends it; "" when there is none.
     """
 
     object: str
     row: int | None
     expected: str
     got: str
+    repair: str = ""
+
+    def __str__(self) -> str:
+        place = self.object if self.row is None else f"{self.object} row {self.row}"
+        mend = f"; repair: {self.repair}" if self.repair else ""
+        return f"{place}: expected {self.expected}, got {self.got}{mend}"
 
 
 @attrs.define(slots=True)
@@ -34,17 +42,25 @@ class Check:
     failed: int = 0
     problems: list[Problem] = attrs.field(factory=list)
 
-    def problem(self, key: str, row: int | None, expected: object, got: object) -> None:
+    def problem(self, key: str, row: int | None, expected: object, got: object, repair: str = "") -> None:
         """Note a problem."""
         self.failed += 1
         if len(self.problems) < _PROBLEMS_SHOWN:
-            self.problems.append(Problem(key, row, str(expected), str(got)))
+            self.problems.append(Problem(key, row, str(expected), str(got), repair))
 
-    def expect(self, good: bool, key: str, expected: object, got: object, row: int | None = None) -> bool:
+    def expect(
+        self,
+        good: bool,
+        key: str,
+        expected: object,
+        got: object,
+        row: int | None = None,
+        repair: str = "",
+    ) -> bool:
         """Count one look; note a problem unless `good`."""
         self.checked += 1
         if not good:
-            self.problem(key, row, expected, got)
+            self.problem(key, row, expected, got, repair)
         return good
 
 
@@ -59,6 +75,8 @@ class AuditReport:
         rows: totals over the receipts.
         batches: planned and committed.
         orphans: keys that no receipt lists: harmless leftovers of lost races.
+        lost: batches some file of which is missing or is not what its receipt says.
+        notices: what a person should know though it makes no id wrong, one sentence each.
     """
 
     job_id: str
@@ -67,6 +85,13 @@ class AuditReport:
     rows: Mapping[str, Any]
     batches: Mapping[str, int]
     orphans: tuple[str, ...]
+    lost: tuple[int, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def repair(self) -> str:
+        """The command that makes every lost batch again, "" when none is lost."""
+        return repair_command(self.store, self.lost) if self.lost else ""
 
     @property
     def trainable(self) -> bool:
@@ -79,11 +104,7 @@ class AuditReport:
         wrong = [f"{check.name} ({check.failed})" for check in self.checks if check.failed]
         if wrong:
             first = next(check.problems[0] for check in self.checks if check.problems)
-            place = first.object if first.row is None else f"{first.object} row {first.row}"
-            return (
-                f"not trainable: {', '.join(wrong)}; first: {place}: "
-                f"expected {first.expected}, got {first.got}"
-            )
+            return f"not trainable: {', '.join(wrong)}; first: {first}"
         if not self.rows["accepted"]:
             return "not trainable: no accepted row is committed"
         planned, committed = self.batches["planned"], self.batches["committed"]
@@ -110,4 +131,23 @@ class AuditReport:
             "batches": dict(self.batches),
             "rows": dict(self.rows),
             "orphans": list(self.orphans),
+            "repair": self.repair,
+            "notices": list(self.notices),
         }
+
+
+def repair_command(store: str, batches: Sequence[int]) -> str:
+    """Return the command that makes batches again, e.g. `rawseq retry STORE --batches 3,7-9`.
+
+    Args:
+        store: the job's prefix.
+        batches: at least one.
+    """
+    ranges: list[list[int]] = []
+    for batch in sorted(set(batches)):
+        if ranges and batch == ranges[-1][1] + 1:
+            ranges[-1][1] = batch
+        else:
+            ranges.append([batch, batch])
+    parts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return f"rawseq retry {shlex.quote(store)} --batches {','.join(parts)}"

@@ -1,145 +1,29 @@
 """The audit finds every kind of tampering, also when digests and counts were made to fit."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
 from tasks.storage.ledger import Ledger
-from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
-
-RECEIPT = "receipts/000001.g0.json"
-
-
-class Tampering:
-    """Ways to change a finished job, as somebody would who can write to the store."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self.store = store
-
-    def json(self, key: str) -> dict[str, Any]:
-        """Return an object's JSON."""
-        value: dict[str, Any] = orjson.loads(self.store.get(key))
-        return value
-
-    def edit(self, key: str, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change a JSON object in place and write it back."""
-        value = self.json(key)
-        change(value)
-        self.store.put(key, canonical(value))
-
-    def file(self, kind: str = "shard", receipt: str = RECEIPT) -> str:
-        """Return the key of a batch's file."""
-        return str(self.json(receipt)[kind]["key"])
-
-    def flip(self, kind: str, place: float) -> None:
-        """Flip a bit of a file, at this share of its length."""
-        key = self.file(kind)
-        data = bytearray(self.store.get(key))
-        data[int(len(data) * place)] ^= 1
-        self.store.put(key, bytes(data))
-
-    def forge(
-        self,
-        change: Callable[[list[dict[str, Any]]], object],
-        kind: str = "shard",
-        receipt: str = RECEIPT,
-        *,
-        fit: bool = True,
-    ) -> None:
-        """Rewrite a file's rows; digest, size and (with `fit`) counts of the receipt are made to fit."""
-        value = self.json(receipt)
-        table = pq.read_table(io.BytesIO(self.store.get(value[kind]["key"])))
-        rows = table.to_pylist()
-        change(rows)
-        sink = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, table.schema), sink)
-        data = sink.getvalue()
-        digest = sha256_hex(data)
-        folder = value[kind]["key"].split("/")[0]
-        value[kind] |= {"key": f"{folder}/{digest}.parquet", "sha256": digest, "bytes": len(data)}
-        if fit and kind in ("shard", "rejected"):
-            self.fit(value, kind, rows)
-        self.store.put(value[kind]["key"], data)
-        self.store.put(receipt, canonical(value))
-
-    @staticmethod
-    def fit(value: dict[str, Any], kind: str, rows: list[dict[str, Any]]) -> None:
-        """Make a receipt's counts say what a rewritten file holds."""
-        ids = sum(len(row["input_ids"]) for row in rows)
-        value[kind] |= {"rows": len(rows), "tokens": ids}
-        if kind == "shard":
-            prompt = sum(row["prompt_length"] for row in rows)
-            value["tokens"] = {"prompt": prompt, "output": ids - prompt}
-            value["rows"]["accepted"] = len(rows)
-        else:
-            value["rows"]["rejected"] = len(rows)
-        value["rows"]["total"] = value["rows"]["accepted"] + value["rows"]["rejected"]
-        rest = value["rows"]["total"] - value["rows"]["by_verdict"].get("repetition", 0)
-        value["rows"]["by_verdict"]["complete"] = rest
-
-
-def swap_files(t: Tampering) -> None:
-    """Let two receipts point at each other's shard."""
-    one, two = t.json("receipts/000000.g0.json"), t.json(RECEIPT)
-    t.edit("receipts/000000.g0.json", lambda value: value.update(shard=two["shard"]))
-    t.edit(RECEIPT, lambda value: value.update(shard=one["shard"]))
-
-
-def swap_bytes(t: Tampering) -> None:
-    """Exchange the bytes of two shards under their names."""
-    one, two = t.file("shard", "receipts/000000.g0.json"), t.file("shard")
-    first, second = t.store.get(one), t.store.get(two)
-    t.store.put(one, second)
-    t.store.put(two, first)
-
-
-def copy_row_from_other_batch(t: Tampering) -> None:
-    """Put a row of batch 0 into batch 1 in place of one of its own."""
-    table = pq.read_table(io.BytesIO(t.store.get(t.file("shard", "receipts/000000.g0.json"))))
-    stolen = table.to_pylist()[0]
-    t.forge(lambda rows: rows.__setitem__(0, stolen))
-
-
-def shift_boundary(rows: list[dict[str, Any]]) -> None:
-    """Move one id of a prompt into its output."""
-    rows[0]["prompt_length"] -= 1
-
-
-def shift_segment(rows: list[dict[str, Any]]) -> None:
-    """Move the line between two segments, so that they still tile."""
-    rows[0]["segments"][1]["stop"] -= 1
-    rows[0]["segments"][2]["start"] -= 1
-
-
-def gap_in_segments(rows: list[dict[str, Any]]) -> None:
-    """Leave an id outside every segment."""
-    rows[0]["segments"][1]["stop"] -= 1
-
-
-def change_id(rows: list[dict[str, Any]]) -> None:
-    """Change the last id, the one that ended the row."""
-    rows[0]["input_ids"][-1] = 5
-
-
-def foreign_id(rows: list[dict[str, Any]]) -> None:
-    """Put an id in that the vocabulary does not have."""
-    rows[0]["input_ids"][1] = 1000
-
-
-def accept_rejected(t: Tampering) -> None:
-    """Take a rejected row into the shard as it is."""
-    rejected = pq.read_table(io.BytesIO(t.store.get(t.file("rejected")))).to_pylist()[0]
-    row = {key: value for key, value in rejected.items() if key not in ("verdict_offset", "detail", "reply")}
-    t.forge(lambda rows: rows.append(row))
-
+from tasks.storage.store import ObjectStore, canonical, open_store
+from tests.tampering import (
+    RECEIPT,
+    Tampering,
+    accept_rejected,
+    change_id,
+    copy_row_from_other_batch,
+    foreign_id,
+    gap_in_segments,
+    shift_boundary,
+    shift_segment,
+    swap_bytes,
+    swap_files,
+)
 
 TAMPERINGS: dict[str, tuple[Callable[[Tampering], object], str]] = {
     "flip a bit of a shard's ids": (lambda t: t.flip("shard", 0.3), "objects"),
@@ -217,6 +101,18 @@ TAMPERINGS: dict[str, tuple[Callable[[Tampering], object], str]] = {
         lambda t: t.edit("job.json", lambda v: v["resolved"]["sampling"].update(temperature=2)),
         "job",
     ),
+    "edit job.json's spec": (
+        lambda t: t.edit("job.json", lambda v: v["spec"]["sampling"].update(temperature=2)),
+        "job",
+    ),
+    "break job.json's spec": (
+        lambda t: t.edit("job.json", lambda v: v["spec"]["sampling"].update(temperature="hot")),
+        "job",
+    ),
+    "call job.json newer than this program": (
+        lambda t: t.edit("job.json", lambda v: v.update(schema=2)),
+        "job",
+    ),
     "delete job.json": (lambda t: t.store.delete("job.json"), "job"),
     "delete the plan": (lambda t: t.store.delete("plan/000000.json"), "plan"),
     "edit the plan's range": (
@@ -269,7 +165,8 @@ def test_clean_job_is_trainable(
     assert report.orphans == ()
     assert report.reason.startswith("trainable: ")
     value = orjson.loads(orjson.dumps(report.as_json()))
-    assert sorted(value) == ["batches", "checks", "job_id", "orphans", "reason", "rows", "store", "trainable"]
+    keys = "batches checks job_id notices orphans reason repair rows store trainable"
+    assert sorted(value) == keys.split()
     assert value["rows"]["total"] == 25
 
 
