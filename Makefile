@@ -21,6 +21,9 @@ $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 	$(SGLANG_VENV)/bin/python -m pip install -q --no-deps -r .ci/sglang.lock.txt
 	touch $@
 
+bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should have nothing else to do
+	$(BIN)/python -m tests.bench
+
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,0 +1,123 @@
+"""Interleaved rounds: every client once per round, each in its own process against a stub of its own."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+
+from tests.bench.load import Load
+
+ROOT = Path(__file__).parents[2]
+STUB_SHARE = 0.8
+"""A stub that needs more than that of a core bounds the throughput itself: such a round proves nothing."""
+
+
+@attrs.frozen(slots=True)
+class Case:
+    """One line of a table.
+
+    Args:
+        name: a client of `tests.bench.client`.
+        rows: rows per round; slow clients get fewer, figures are per row.
+        window: rows in flight; 0: rawseq's own choice from what the server tells.
+    """
+
+    name: str
+    rows: int
+    window: int
+
+    @property
+    def label(self) -> str:
+        """Name in the table."""
+        return f"{self.name} · {self.window} in flight" if self.window else self.name
+
+
+@contextmanager
+def stub(load: Load) -> Iterator[str]:
+    """Run a stub; yield its URL."""
+    argv = [sys.executable, "-m", "tests.bench.stub", "--load", load.as_json()]
+    with subprocess.Popen(
+        argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            yield child.stdout.readline().strip()
+        finally:
+            child.terminate()
+
+
+def counters(url: str) -> dict[str, Any]:
+    """Return what a stub counted."""
+    return dict(httpx.get(f"{url}/stub/counters", trust_env=False).json())
+
+
+def one(case: Case, load: Load, url: str) -> dict[str, Any]:
+    """Run one client once; return its figures, with the stub's share of a core meanwhile."""
+    before = counters(url)
+    argv = [sys.executable, "-m", "tests.bench.client", case.name, "--url", url, "--load", load.as_json()]
+    argv += ["--rows", str(case.rows), "--window", str(case.window)]
+    out = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True)
+    after = counters(url)
+    figures: dict[str, Any] = json.loads(out.stdout.splitlines()[-1])
+    figures["us_per_row"] = 1e6 * figures["cpu_seconds"] / figures["rows"]
+    figures["rows_per_second"] = figures["rows"] / figures["wall_seconds"]
+    figures["stub_share"] = (after["cpu_seconds"] - before["cpu_seconds"]) / figures["wall_seconds"]
+    figures["connections"] = after["connections"] - before["connections"]
+    return figures
+
+
+def interleaved(cases: Sequence[Case], load: Load, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """Run every case once per round, in turn, against one stub; return the figures of each by label."""
+    figures: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
+    with stub(load) as url:
+        for number in range(rounds):
+            for case in cases if number % 2 == 0 else reversed(cases):
+                figures[case.label].append(one(case, load, url))
+                print(f"round {number + 1}/{rounds}: {case.label}", file=sys.stderr, flush=True)
+    return figures
+
+
+def ratios(
+    figures: dict[str, list[dict[str, Any]]], label: str, base: str, key: str = "us_per_row"
+) -> tuple[float, float, float]:
+    """Return median, least and most of label / base, paired round by round."""
+    pairs = [mine[key] / theirs[key] for mine, theirs in zip(figures[label], figures[base], strict=True)]
+    return statistics.median(pairs), min(pairs), max(pairs)
+
+
+def median(figures: list[dict[str, Any]], key: str) -> float:
+    """Return the median of one figure over the rounds."""
+    return statistics.median(f[key] for f in figures)
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader must know of the machine and the code that made a table."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    packages = ("aiohttp", "orjson", "uvloop", "numpy", "prefect", "httpx", "openai", "transformers")
+    return {
+        "commit": commit.stdout.strip() or "unknown",
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
