@@ -15,6 +15,7 @@ import click
 
 from deployments.verbs.check import check
 from deployments.verbs.demo import demo
+from deployments.verbs.export import export
 from deployments.verbs.extend import extend
 from deployments.verbs.probe import probe
 from deployments.verbs.render import render
@@ -36,7 +37,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, status, show, probe, render, check, retry, extend, verify):
+for command in (demo, run, status, show, probe, render, check, retry, extend, verify, export):
     cli.add_command(command)
 
 

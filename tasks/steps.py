@@ -6,8 +6,10 @@ only `generate_tokens`, which resumes from its journal.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -21,7 +23,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.tasks import Task
 
-from tasks import batches, committing, maintaining, retrying
+from tasks import batches, committing, exporting, maintaining, retrying
 from tasks.batches import Numbered, RenderedBatch
 from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
@@ -34,6 +36,7 @@ from tasks.serving.ensure import ServerReport
 from tasks.spec import ModelSpec, ServersSpec, StoreSpec
 from tasks.storage.ledger import Batch
 from tasks.storage.server_lock import server_locks
+from tasks.storage.trainers.options import ExportedStore, ExportOptions
 
 STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 """What every step has in common: the ledger decides what is done, never Prefect's cache."""
@@ -275,3 +278,24 @@ async def tend_servers(
     for each in tended:
         log.info("%s: %s", each.state, each.evidence)
     return tended
+
+
+@task(name="write_export", task_run_name="write_export", **STEP)
+async def write_export(stores: Sequence[ExportedStore], options: ExportOptions, out: str) -> dict[str, Any]:
+    """Write the rows of the stores as a trainer's files; return the report, and show it in the UI."""
+    log, stop = get_run_logger(), threading.Event()
+    credentials = [await load_credentials(store) for store in stores]
+    try:
+        report = await asyncio.to_thread(
+            exporting.export_stores, stores, options, Path(out), credentials, log.info, stop.is_set
+        )
+    finally:
+        stop.set()
+    log.info("%s: %s rows, %s ids in %s", report["state"], report["rows"], report["tokens"], report["out"])
+    try:
+        await acreate_table_artifact(
+            table=report["lengths"], key="export-lengths", description=f"What a longest length costs: {out}"
+        )
+    except UNSEEN as error:
+        log.warning("could not show the table: %s", error)
+    return report

@@ -38,6 +38,13 @@ PURE = (
     "tasks/serving/protocol.py",
     "tasks/serving/window.py",
     "tasks/storage/shard.py",
+    "tasks/storage/trainers/example.py",
+    "tasks/storage/trainers/frequencies.py",
+    "tasks/storage/trainers/lengths.py",
+    "tasks/storage/trainers/masks.py",
+    "tasks/storage/trainers/order.py",
+    "tasks/storage/trainers/tally.py",
+    "tasks/storage/trainers/torch_file.py",
     "tasks/tokens/grammar.py",
 )
 """Functions from values to values: no network, no files, no clock, no Prefect."""

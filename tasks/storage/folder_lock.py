@@ -7,8 +7,12 @@ from pathlib import Path
 from tasks.errors import SurroundingsError
 
 
-def take_folder(folder: Path) -> int:
+def take_folder(folder: Path, purpose: str = "on this batch, got another that has its journal open") -> int:
     """Lock the folder for this process; return the descriptor that holds it.
+
+    Args:
+        folder: is made if absent.
+        purpose: what the only process is to be on, and what another one would be: for the message.
 
     Raises:
         SurroundingsError: somebody else holds it.
@@ -24,8 +28,7 @@ def take_folder(folder: Path) -> int:
         except BlockingIOError:
             os.close(descriptor)
             raise SurroundingsError(
-                f"{folder}: expected to be the only process on this batch, got another that has its journal "
-                "open: let it finish, or end it"
+                f"{folder}: expected to be the only process {purpose}: let it finish, or end it"
             ) from None
         try:
             if os.path.samestat(os.fstat(descriptor), folder.stat()):

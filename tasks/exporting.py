@@ -1,0 +1,48 @@
+"""What the export step does, without Prefect: opens the stores, and the teller where a format wants text."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tasks.storage.store import ObjectStore, find_job
+from tasks.storage.trainers.export import export
+from tasks.storage.trainers.options import ExportedStore, ExportOptions
+
+
+def export_stores(
+    stores: Sequence[ExportedStore],
+    options: ExportOptions,
+    folder: Path,
+    credentials: Sequence[Mapping[str, str] | None],
+    say: Callable[[str], None],
+    stopped: Callable[[], bool],
+) -> dict[str, Any]:
+    """Open the stores and export them; raises as `export`.
+
+    Args:
+        stores: jobs' own prefixes, or parents with exactly one job.
+        options: how.
+        folder: where to.
+        credentials: of each store; None leaves it to the AWS chain.
+        say: takes one line for a person at a time.
+        stopped: whether to give the rest up.
+    """
+    with ExitStack() as stack:
+        opened = []
+        for spec, keys in zip(stores, credentials, strict=True):
+            opened.append(find_job(spec, credentials=keys))
+            stack.callback(opened[-1].close)
+        return export_opened(opened, [store.weight for store in stores], options, folder, say, stopped)
+
+
+def export_opened(
+    stores: Sequence[ObjectStore],
+    weights: Sequence[float],
+    options: ExportOptions,
+    folder: Path,
+    say: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Export open stores; raises as `export`."""
+    return export(stores, weights, options, folder, None, say, stopped)

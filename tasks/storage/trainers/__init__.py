@@ -1,0 +1,1 @@
+"""Exporters: shards → what trainers read."""

@@ -1,0 +1,216 @@
+"""Stores → a folder that a trainer reads: one shard in memory; killed and run again it has the same bytes."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from tasks.errors import JobError
+from tasks.storage.folder_lock import take_folder
+from tasks.storage.store import ObjectStore
+from tasks.storage.trainers.example import Example
+from tasks.storage.trainers.files import ExportRow, Progress, RowWriter, Sink, refusal
+from tasks.storage.trainers.formats import FORMATS
+from tasks.storage.trainers.frequencies import Frequencies
+from tasks.storage.trainers.jsonl import JsonlWriter
+from tasks.storage.trainers.lengths import cut
+from tasks.storage.trainers.manifest import finish, finished_report, pinned_request
+from tasks.storage.trainers.masks import at_boundary, loss_mask, prefilled_opener
+from tasks.storage.trainers.options import ExportOptions
+from tasks.storage.trainers.order import SPLITS, Seen, Visit, comes, key_of, split_of, visits
+from tasks.storage.trainers.parts import PartFiles
+from tasks.storage.trainers.pinned import PinnedBatch, PinnedStore, one_vocabulary, read_examples
+from tasks.storage.trainers.tally import Tally
+
+
+class Teller(Protocol):
+    """Makes rows into text, for a format that wants it."""
+
+    def enter(self, store: int, batch: int) -> None:
+        """Go to a batch of a store; the rows that follow are of it."""
+
+    def line(self, row: ExportRow) -> bytes:
+        """Return the row as one line of JSON."""
+
+
+def export(
+    stores: Sequence[ObjectStore],
+    weights: Sequence[float],
+    options: ExportOptions,
+    folder: Path,
+    teller: Teller | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Write rows of `stores` into `folder` and return what `rawseq export --json` prints.
+
+    A folder with an unfinished export of the same options goes on with the receipts that it began with; a
+    finished one is checked against its digests and returned as it is.
+
+    Args:
+        stores: jobs' own prefixes; none needs to be complete.
+        weights: of each store.
+        options: how.
+        folder: new, empty, or of the same export.
+        teller: for `specforge-conversations`.
+        say: takes one line for a person at a time.
+        stopped: asked before each sequence; True gives the rest up, what is finished stays.
+
+    Raises:
+        JobError: the folder holds something else, or a store has no receipt or another tokenizer.
+        DataError: a shard is not what its receipt says.
+    """
+    pinned = [PinnedStore.pin(store, weight) for store, weight in zip(stores, weights, strict=True)]
+    _check_vocabulary(pinned, options)
+    lock = _only_here(folder)
+    try:
+        if (report := finished_report(folder, pinned, options)) is not None:
+            return report
+        pinned, notes = pinned_request(folder, pinned, options)
+        for note in notes:
+            say(note)
+        return _Export(stores, pinned, options, folder, teller, say, stopped).run()
+    finally:
+        os.close(lock)
+
+
+def _check_vocabulary(stores: Sequence[PinnedStore], options: ExportOptions) -> None:
+    one_vocabulary(stores)
+    size, asked = stores[0].vocabulary_size, options.draft_vocab
+    if asked is not None and size is not None and asked > size:
+        raise JobError(f"draft_vocab: expected at most the target's {size} ids, got {asked}")
+
+
+def _only_here(folder: Path) -> int:
+    try:
+        return take_folder(folder, "that exports into this folder, got another")
+    except OSError as error:
+        raise refusal(folder, error) from None
+
+
+@attrs.define(slots=True)
+class _Export:
+    stores: Sequence[ObjectStore]
+    pinned: Sequence[PinnedStore]
+    options: ExportOptions
+    folder: Path
+    teller: Teller | None
+    say: Callable[[str], None]
+    stopped: Callable[[], bool]
+    tally: Tally = attrs.field(factory=Tally)
+    seen: Seen = attrs.field(factory=Seen)
+    round: int = 0
+
+    def run(self) -> dict[str, Any]:
+        """Read everything and write it."""
+        progress = Progress(self.folder)
+        if progress.finished:
+            self.say(f"{len(progress.finished)} files of an earlier run stand")
+        files = self._files(progress)
+        frequencies = Frequencies(self.pinned[0].vocabulary_size)
+        try:
+            for visit in visits([len(store.batches) for store in self.pinned], self._weights):
+                for example in self._examples(visit):
+                    if self.stopped():
+                        raise CancelledError
+                    self._take(visit, example, files, frequencies)
+            for split in files.values():
+                split.close()
+        except BaseException:
+            for split in files.values():
+                split.discard()
+            raise
+        parts = [part for split in files.values() for part in split.parts]
+        report = finish(self.folder, self.pinned, self.options, parts, self.tally, frequencies)
+        progress.remove()
+        return report
+
+    @property
+    def _weights(self) -> list[float]:
+        return [store.weight for store in self.pinned]
+
+    def _files(self, progress: Progress) -> dict[str, PartFiles]:
+        kind = FORMATS[self.options.to]
+        limit = self.options.file_tokens or kind.file_tokens
+        start = kind.open
+        if start is None:
+            return {}
+        return {
+            split: PartFiles(self.folder, split, kind.pattern, limit, progress, self._starter(start))
+            for split in SPLITS
+        }
+
+    def _starter(self, start: Callable[[Sink], RowWriter]) -> Callable[[Sink], RowWriter]:
+        teller = self.teller
+        return start if teller is None else lambda sink: JsonlWriter(sink, teller.line)
+
+    def _examples(self, visit: Visit) -> Any:
+        if visit.round != self.round:
+            self.round, self.seen = visit.round, Seen()
+        batch: PinnedBatch = self.pinned[visit.store].batches[visit.place]
+        if self.teller is not None:
+            self.teller.enter(visit.store, batch.batch)
+        include = frozenset(self.options.include)
+        return read_examples(self.stores[visit.store], batch, include, self.options.merge_turns)
+
+    def _take(
+        self, visit: Visit, example: Example, files: dict[str, PartFiles], frequencies: Frequencies
+    ) -> None:
+        """Decide on one sequence, and count it where it belongs."""
+        tally, options, store = self.tally, self.options, self.pinned[visit.store]
+        tally.read += 1
+        tally.turns_merged += len(example.row_ids) - 1
+        if not comes(store.weight, visit.round, options.seed, example):
+            tally.left_out_by_weight += 1
+            return
+        if options.dedup != "none" and not self.seen.add(key_of(example, options.dedup)):
+            tally.repeated += 1
+            return
+        found = _row(example, store, options, tally)
+        if isinstance(found, str):
+            tally.refuse(found, example)
+            return
+        row, learnt = found
+        split = split_of(example, options.seed, options.eval_share)
+        if split == "train":
+            frequencies.add(row.input_ids, learnt)
+        tally.written[split] += 1
+        tally.tokens[split] += row.input_ids.size
+        tally.supervised[split] += int(row.loss_mask.sum())
+        if files:
+            files[split].add(row)
+
+
+def _row(
+    example: Example, store: PinnedStore, options: ExportOptions, tally: Tally
+) -> tuple[ExportRow, Any] | str:
+    """Return a sequence as it is written with bool[n] of the ids that are learnt, or why it is refused."""
+    size = store.vocabulary_size
+    if example.input_ids.size and size is not None and int(example.input_ids.max()) >= size:
+        return "id_out_of_vocabulary"
+    prefilled = 0
+    if options.learn_prefill:
+        grammar = store.resolved.get("grammar", {})
+        prompt = example.input_ids[: example.prompt_length]
+        opener = tuple(grammar.get("opener_ids", ()))
+        prefilled = prefilled_opener(prompt, grammar.get("tails", ()), opener)
+    mask = loss_mask(example, options.mask, prefilled)
+    if not mask.any() or mask.all():
+        return "mask_full" if mask.size and mask.all() else "mask_empty"
+    tally.whole_supervised += int(mask.sum())
+    for cost in tally.lengths:
+        cost.add(mask)
+    kept = cut(example.input_ids, mask, options.max_length, options.over_length)
+    if kept is None:
+        return "over_length"
+    ids, learnt = kept
+    moved = at_boundary(options.boundary, learnt, example.made[: ids.size])
+    if not moved.any():
+        return "mask_empty"
+    if ids.size < mask.size:
+        tally.cut += 1
+        tally.supervised_cut += int(mask[ids.size :].sum())
+    return ExportRow(example, ids, moved), learnt

@@ -1,0 +1,85 @@
+"""`rawseq export` and its flow as a user types and runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployments.cli import cli
+from tasks.errors import JobError
+from tests.jobs import Rawseq
+from tests.stores import make_store, plain
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A dataset of one job below `store`."""
+    make_store(tmp_path / "store", [[plain(number) for number in range(8)], [plain(9, code="repetition")]])
+    return tmp_path / "store"
+
+
+def test_export_prints_what_it_wrote(tmp_path: Path, rawseq: Rawseq, made: Path) -> None:
+    """One JSON object with counts, digests and the cost of lengths; again: already complete."""
+    arguments = ["export", str(made), "--to", "speculators", "--out", "out", "--mask", "think"]
+    arguments += ["--include", "repetition", "--draft-vocab", "32", "--eval-share", "0.2"]
+    ran = rawseq(*arguments)
+    assert ran.status == 0, ran.stderr
+    answer = ran.answer
+    assert answer["state"] == "written"
+    assert sum(answer["rows"]["written"].values()) == 9
+    assert {entry["name"] for entry in answer["files"]} >= {"train/part-00000.jsonl", "token_freq.pt"}
+    assert all(len(entry["sha256"]) == 64 for entry in answer["files"])
+    assert [cost["longest"] for cost in answer["lengths"]] == [4096, 8192, 16384, 32768]
+    assert answer["stores"][0]["batches"] == 2
+    assert 0 < answer["draft_vocab"]["share_of_supervised"] <= 1
+    assert rawseq(*arguments).answer["state"] == "already complete"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(["--include", "nan"], "'nan': its ids cannot be proved", id="integrity-code"),
+        pytest.param(["--max-length", "1"], "--max-length: ", id="too-short"),
+        pytest.param(["--weight", "1", "--weight", "2"], "one for each of the 1 stores", id="weights"),
+        pytest.param(["--weight", "0"], "--weight: expected a number in (0, 1000], got 0", id="no-weight"),
+        pytest.param(["--draft-vocab", "5000"], "at most the target's 1000 ids", id="draft-vocabulary"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path: Path, made: Path, arguments: list[str], expected: str) -> None:
+    """One line with the option, what was expected and what came; nothing is written."""
+    out = tmp_path / "out"
+    with pytest.raises(JobError) as error:
+        cli.main(
+            ["export", str(made), "--to", "specforge", "--out", str(out), *arguments], standalone_mode=False
+        )
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(out.rglob("*.jsonl"))
+
+
+FLOW = """
+import asyncio, sys
+from flows.export import export_dataset
+from tasks.storage.trainers.options import ExportedStore, ExportOptions
+
+stores, options = [ExportedStore(uri=sys.argv[1])], ExportOptions(to="specforge")
+state = asyncio.run(export_dataset(stores, options, sys.argv[2], return_state=True))
+print(state.type.value, state.message)
+"""
+
+
+def test_the_flow_writes_the_same(tmp_path: Path, made: Path, rawseq_env: dict[str, str]) -> None:
+    """`export_dataset` over a real Prefect server: completed, with the rows of the store in its folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", FLOW, str(made), str(tmp_path / "out")],
+        env=os.environ | rawseq_env,
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert "COMPLETED 8 train rows, 0 eval rows in" in done.stdout, done.stderr[-3000:]
+    lines = (tmp_path / "out" / "train" / "part-00000.jsonl").read_text().splitlines()
+    assert len(lines) == 8
