@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-sglang bench lint lock clean
+.PHONY: demo up test test-sglang bench lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
+
+up: $(VENV)/.run-ready
+	$(BIN)/rawseq up
 
 test: $(VENV)/.test-ready lint
 	$(BIN)/python -m pytest

@@ -23,6 +23,7 @@ from deployments.verbs.retry import retry
 from deployments.verbs.run import run
 from deployments.verbs.show import show
 from deployments.verbs.status import status
+from deployments.verbs.up import up
 from deployments.verbs.verify import verify
 from tasks.errors import RawseqError
 
@@ -37,7 +38,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, status, show, probe, render, check, retry, extend, verify, export):
+for command in (demo, run, status, show, probe, render, check, retry, extend, verify, export, up):
     cli.add_command(command)
 
 

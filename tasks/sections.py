@@ -13,7 +13,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 class Section(BaseModel):
     """A frozen group of fields that refuses unknown ones."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        model_title_generator=lambda section: section.__name__.removesuffix("Spec"),  # heads the form's group
+    )
 
 
 def field(default: Any, description: str, position: int, *, identity: bool = False, **bounds: Any) -> Any:
