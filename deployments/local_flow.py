@@ -36,12 +36,12 @@ def quiet_prefect(console: Console) -> None:
     os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")
 
 
-def run_generate(job: JobSpec, console: Console) -> Summary:
+def run_generate(job: JobSpec, console: Console, workers: int = 1) -> Summary:
     """Run `generate_dataset` here and return how it ended; raises as `run_flow`."""
     quiet_prefect(console)
     from flows.generate import generate_dataset
 
-    return run_flow(partial(generate_dataset, job), console)
+    return run_flow(partial(generate_dataset, job, workers), console)
 
 
 def run_retry(job: JobSpec, batches: list[int], rejected: list[str], console: Console) -> Summary:

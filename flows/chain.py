@@ -3,20 +3,33 @@
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.states import Completed, Failed
 
+from flows.view import show_summary
 from tasks.batches import Numbered, RenderedBatch, close
 from tasks.errors import OperatorError, RawseqError, TakenError
-from tasks.report import Summary
 from tasks.run import current_run
-from tasks.steps import check_tokens, commit_batch, generate_tokens, left_by_others, upload_shard
+from tasks.steps import (
+    check_tokens,
+    commit_batch,
+    generate_tokens,
+    left_by_others,
+    publish_dataset,
+    upload_shard,
+)
+
+OUTAGE_SECONDS = 3600.0
+"""How long a run that has done its work waits for the Prefect server, to tell it so."""
+
+OUTAGE_LOOK_SECONDS = 2.0
 
 Unit = TypeVar("Unit", bound=Numbered)
 
@@ -93,6 +106,8 @@ async def _feed(
         await dispatch.hungry()
         with _noted(unit, failures, taken):
             rendered = await render(unit)
+            rows = len(rendered.turns.row_ids)
+            current_run().book.opened(unit.index, unit.name, rows, rendered.journal.done)
             chain = group.create_task(_chain(unit, rendered, failures, taken), name=unit.name)
             await _opened(rendered, chain)
 
@@ -113,9 +128,11 @@ def _noted(unit: Numbered, failures: list[tuple[int, str]], taken: list[Any]) ->
         raise
     except TakenError as error:
         get_run_logger().info("batch %s: %s", unit.name, error)
+        current_run().book.left(unit.index)
         taken.append(unit)
     except RawseqError as error:
         get_run_logger().error("batch %s failed: %s", unit.name, error)
+        current_run().book.failed(unit.index, unit.name, str(error))
         failures.append((unit.index, str(error)))
 
 
@@ -127,16 +144,35 @@ async def _chain(
     with _noted(unit, failures, taken):
         try:
             await generate_tokens(rendered)
+            run.book.goes_to(unit.index, "checking")
             checked = await check_tokens(rendered)
+            run.book.goes_to(unit.index, "uploading")
             files = await upload_shard(rendered, checked)
             del checked
             await commit_batch(rendered, files)
+            run.book.committed(unit.index)
         finally:
             await run.in_thread(close, run, rendered)
 
 
-def end_state(summary: Summary) -> State[Any]:
-    """Return how the flow run ends: Failed with the reason, or Completed with the share."""
+async def close_run(failures: Sequence[tuple[int, str]]) -> State[Any]:
+    """Publish and show what is committed; return how the flow run ends: Failed with the reason, or well."""
+    summary = await publish_dataset(failures)
+    await show_summary(summary)
+    await wait_for_prefect()
     if summary.problem:
         return Failed(message=summary.problem)
     return Completed(message=f"{summary.rows['accepted']} of {summary.rows['total']} rows accepted")
+
+
+async def wait_for_prefect() -> None:
+    """Return when the Prefect server answers, so that it learns how this run ended.
+
+    In an outage Prefect's own client gives up after a minute, and a run that has done all its work would stay
+    Running, or be called Crashed.
+    """
+    until = time.monotonic() + OUTAGE_SECONDS
+    async with get_client() as client:
+        while (error := await client.api_healthcheck()) is not None and time.monotonic() < until:
+            get_run_logger().warning("all is committed; waiting for the Prefect server: %s", error)
+            await asyncio.sleep(OUTAGE_LOOK_SECONDS)

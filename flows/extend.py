@@ -5,16 +5,15 @@ from typing import Any
 from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 
-from flows.chain import clean_stop, end_state, make_batches
+from flows.chain import clean_stop, close_run, make_batches
+from flows.view import shown_progress
 from tasks.run import open_run
 from tasks.spec import JobSpec
 from tasks.steps import (
     ensure_servers,
     load_credentials,
     plan_continuations,
-    publish_dataset,
     render_again,
-    shown_progress,
 )
 
 
@@ -34,5 +33,4 @@ async def continue_rows(job: JobSpec, max_new_tokens: int) -> State[Any]:
             await ensure_servers()
             async with shown_progress():
                 failures = await make_batches(retries, render_again)
-        summary = await publish_dataset(failures)
-    return end_state(summary)
+        return await close_run(failures)

@@ -4,7 +4,7 @@ Blocking functions; the steps run them on the run's own threads. Only `open_flee
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -71,13 +71,28 @@ def plan(run: Run) -> tuple[Batch, ...]:
     run.plan = run.ledger.extend_plan(sources, run.spec, run.resolved_sha256)
     pending = run.ledger.pending(run.plan)
     run.sources = sources
+    _clear_away(run, run.plan.batches, pending)
+    return tuple(pending)
+
+
+def plan_range(run: Run, start: int, stop: int) -> tuple[Batch, ...]:
+    """Return the planned batches in [start, stop) without a receipt; nothing is added to the plan."""
+    open_plan(run)
+    assert run.plan is not None
+    inside = run.plan.batches[start:stop]
+    pending = run.ledger.pending(attrs.evolve(run.plan, batches=inside))
+    _clear_away(run, inside, pending)
+    return tuple(pending)
+
+
+def _clear_away(run: Run, batches: Sequence[Batch], pending: Sequence[Batch]) -> None:
+    """Remove what crashes left of committed batches; count what is to be done."""
     waiting = {batch.index for batch in pending}
-    done = [batch for batch in run.plan.batches if batch.index not in waiting]
+    done = [batch for batch in batches if batch.index not in waiting]
     sweep_journals(run.journal_root, run.spec.job_id, done)
     run.keeper.sweep(done)
     run.progress.batches = len(pending)
     run.progress.records = sum(batch.stop - batch.start for batch in pending)
-    return tuple(pending)
 
 
 def open_plan(run: Run) -> None:
@@ -88,18 +103,20 @@ def open_plan(run: Run) -> None:
     run.sources.seal = (run.spec.job_id, run.resolved_sha256)
 
 
-async def open_fleet(run: Run, say: Callable[[str], None]) -> tuple[ServerReport, ...]:
+async def open_fleet(run: Run, say: Callable[[str], None], sharers: int) -> tuple[ServerReport, ...]:
     """Make every server of the job ready and proved; open the window of rows over them.
 
     Args:
         run: the current run; its fleet and dispatch are set.
         say: takes one line for a person at a time.
+        sharers: flow runs that use the servers at once.
     """
     settings = FleetSettings(
         servers=run.spec.servers,
         plan=probe_plan(run.vocabulary, run.grammar, run.sampling, run.spec.model.tokenizer),
         api_key=api_key_of(run.spec.servers),
         in_flight=run.spec.batch.in_flight,
+        sharers=sharers,
         log_dir=run.journal_root,
         lock=server_locks(run.spec.store, run.name, run.spec.servers.ready_timeout_seconds, run.credentials),
     )

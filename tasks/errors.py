@@ -7,6 +7,7 @@
     │   │   └── TokenizerError     the tokenizer is not the one the job means, or is unknown
     │   ├── IdentityError        the job resolves differently from what the store holds     exit 2
     │   ├── UnfaithfulError      a server changes token ids, or its parser is on            exit 1
+    │   ├── RangeError           a flow run over a part of the job ended and needs a person  exit 1
     │   └── SurroundingsError    server away, bucket missing, credentials, disk full        exit 5
     ├── ServerError            this server cannot answer this; another one, or later, may   retried
     ├── LaterError             the same call may work in a moment (throttling, reset)       retried
@@ -54,6 +55,10 @@ class IdentityError(OperatorError):
 
 class UnfaithfulError(OperatorError):
     """A server was shown to change token ids, or has a parser on that the job forbids: carries evidence."""
+
+
+class RangeError(OperatorError):
+    """A flow run over a range of batches was cancelled, or met what only a person can mend: says what."""
 
 
 class SurroundingsError(OperatorError):

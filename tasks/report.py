@@ -56,6 +56,13 @@ class Progress:
         self.batches_committed += 1
         self.records_committed += records
 
+    def took(self, records: int, rows: int, output_tokens: int) -> None:
+        """Note a batch that another run has made and committed."""
+        self.opened(records, rows)
+        self.rows_finished += rows
+        self.tokens += output_tokens
+        self.committed(records)
+
     @property
     def rows_total(self) -> int:
         """Rows of this run: known for opened batches, extrapolated for the others."""
@@ -188,3 +195,14 @@ def dataset_index(summary: Summary, receipts: Sequence[Mapping[str, Any]]) -> di
             if receipt["shard"] is not None
         ],
     }
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as `retry --batches` takes them: `3,7-9`."""
+    parts: list[tuple[int, int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1] = parts[-1][0], number
+        else:
+            parts.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

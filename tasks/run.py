@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import attrs
 import orjson
 
+from tasks.live import BatchBook
 from tasks.report import Progress, Summary
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
@@ -61,6 +62,7 @@ class Run:
         journal_root: local folder of this job's journals.
         name: unique name of this run: part of its journals' names.
         progress: counters of this run, for the bar and the artifact.
+        book: open and failed batches of this run, for the table.
         pool: threads for blocking work.
         credentials: S3 credentials of a Prefect block; None: the AWS chain.
         stack: what closes with the run: dispatch, fleet, store.
@@ -89,6 +91,7 @@ class Run:
     fleet: Fleet | None = None
     dispatch: Dispatch | None = None
     summary: Summary | None = None
+    book: BatchBook = attrs.field(factory=BatchBook)
     tell: Callable[[str], None] = _tell_nobody
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -169,7 +172,7 @@ def _resolve(
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, resolved)
     journals = _journal_root(spec)
-    keeper = Keeper(store, journals, name, spec.batch.journal_upload_seconds)
+    keeper = Keeper(store, journals, name, spec.batch.journal_upload_seconds, spec.batch.lease_seconds)
     return Run(
         spec=spec,
         vocabulary=vocabulary,

@@ -245,6 +245,14 @@ class BatchSpec(Section):
         ge=1,
         le=86400,
     )
+    lease_seconds: float = field(
+        90.0,
+        "A worker that did not show itself in the store for so long is taken for dead, and its batches are "
+        "taken over, in seconds.",
+        4,
+        ge=3,
+        le=3600,
+    )
 
 
 class StoreSpec(Section):

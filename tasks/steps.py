@@ -7,16 +7,13 @@ only `generate_tokens`, which resumes from its journal.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID
 
 import httpx
 import orjson
 from prefect import get_run_logger, runtime, task
-from prefect.artifacts import acreate_progress_artifact, acreate_table_artifact, aupdate_progress_artifact
 from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -29,7 +26,7 @@ from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
 from tasks.maintaining import Tended, Users
 from tasks.records import CheckedBatch
-from tasks.report import Summary, verdict_rows
+from tasks.report import Summary
 from tasks.retrying import Retry
 from tasks.run import current_run
 from tasks.serving.ensure import ServerReport
@@ -40,9 +37,6 @@ from tasks.storage.trainers.options import ExportedStore, ExportOptions
 
 STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 """What every step has in common: the ledger decides what is done, never Prefect's cache."""
-
-PROGRESS_SECONDS = 5.0
-"""An artifact update is one API call: at most every few seconds, so that a ten-day run stays cheap."""
 
 OTHERS_SECONDS = 5.0
 """How long batches of other workers are left alone before they are looked at again."""
@@ -107,9 +101,22 @@ async def plan_batches() -> tuple[Batch, ...]:
     return pending
 
 
+@task(name="plan_range", task_run_name="plan_range {start}-{stop}", **STEP)
+async def plan_range(start: int, stop: int) -> tuple[Batch, ...]:
+    """Read the plan as it is; return the batches in [start, stop) that the ledger does not list."""
+    run = current_run()
+    pending = await run.in_thread(batches.plan_range, run, start, stop)
+    get_run_logger().info("batches [%d,%d): %d to do", start, stop, len(pending))
+    return pending
+
+
 @task(name="ensure_servers", task_run_name="ensure_servers", **STEP)
-async def ensure_servers() -> tuple[ServerReport, ...]:
-    """Wait for the servers, switch reasoning parsers off as the job allows, probe each, open the fleet."""
+async def ensure_servers(sharers: int = 1) -> tuple[ServerReport, ...]:
+    """Wait for the servers, switch reasoning parsers off as the job allows, probe each, open the fleet.
+
+    Args:
+        sharers: flow runs that use the servers at once: each takes its share of their windows.
+    """
     run = current_run()
     log = get_run_logger()
 
@@ -117,7 +124,7 @@ async def ensure_servers() -> tuple[ServerReport, ...]:
         log.info(line)
         run.tell(line)
 
-    reports = await batches.open_fleet(run, say)
+    reports = await batches.open_fleet(run, say, sharers)
     for report in reports:
         say("\n".join(report.lines()))
     return reports
@@ -214,56 +221,11 @@ async def left_by_others(units: Sequence[Unit]) -> tuple[Unit, ...]:
 
 @task(name="publish_dataset", task_run_name="publish_dataset", **STEP)
 async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
-    """Write `dataset.json` from the receipts and show the closing tables."""
+    """Write `dataset.json` from the receipts; return what they add up to."""
     run = current_run()
     summary = await run.in_thread(committing.publish, run, tuple(failures))
     run.summary = summary
-    await _show_tables(summary)
     return summary
-
-
-async def _show_tables(summary: Summary) -> None:
-    """Put the closing tables into the UI; an outage there must not fail the run."""
-    key = f"verdicts-{summary.job_id}".replace(".", "-").replace("_", "-")
-    table = verdict_rows(summary.rows["by_verdict"])
-    try:
-        await acreate_table_artifact(table=table, key=key, description=f"Rows by verdict of {summary.store}")
-        if summary.failures:
-            failed = [{"batch": batch, "error": error} for batch, error in summary.failures]
-            await acreate_table_artifact(table=failed, key=f"failed-{key}", description="Failed batches")
-    except UNSEEN as error:
-        get_run_logger().warning("could not show the tables: %s", error)
-
-
-@asynccontextmanager
-async def shown_progress() -> AsyncIterator[None]:
-    """Keep a progress artifact of the current run up to date while the body runs, and at its end."""
-    artifact = await _progress_artifact(None)
-    shower = asyncio.create_task(_show_progress(artifact), name="rawseq-progress")
-    try:
-        yield
-    finally:
-        shower.cancel()
-        await asyncio.gather(shower, return_exceptions=True)
-        await _progress_artifact(artifact)
-
-
-async def _show_progress(artifact: UUID | None) -> None:
-    while True:
-        await asyncio.sleep(PROGRESS_SECONDS)
-        artifact = await _progress_artifact(artifact)
-
-
-async def _progress_artifact(artifact: UUID | None) -> UUID | None:
-    """Create or update the artifact; an outage of the Prefect server must not fail the run."""
-    progress = current_run().progress
-    try:
-        if artifact is None:
-            return await acreate_progress_artifact(100.0 * progress.share, description=progress.describe())
-        await aupdate_progress_artifact(artifact, 100.0 * progress.share, description=progress.describe())
-    except UNSEEN as error:
-        get_run_logger().warning("could not show the progress artifact: %s", error)
-    return artifact
 
 
 @task(name="tend_servers", task_run_name="tend_servers", **STEP)

@@ -16,12 +16,18 @@ from tasks.report import Summary
 @click.option(
     "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job file."
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 1000),
+    default=1,
+    help="Flow runs that make batches at once, on a work pool that serves generate-range or else here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
-def run(job: Path, settings: tuple[str, ...], as_json: bool) -> int:
+def run(job: Path, settings: tuple[str, ...], workers: int, as_json: bool) -> int:
     """Make every row of JOB that its ledger does not list yet."""
     from deployments.local_flow import run_generate
 
-    summary = run_generate(load_job(job, settings), Console(stderr=True))
+    summary = run_generate(load_job(job, settings), Console(stderr=True), workers)
     return report(summary, as_json)
 
 

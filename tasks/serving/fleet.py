@@ -43,7 +43,12 @@ class Fleet:
         access = self.settings.access
         self._session = open_session(access)
         self.servers = tuple(
-            Server(ServerClient(url, access, self._session), self.settings.patience, self.settings.in_flight)
+            Server(
+                ServerClient(url, access, self._session),
+                self.settings.patience,
+                self.settings.in_flight,
+                self.settings.sharers,
+            )
             for url in self.settings.servers.urls
         )
         return self

@@ -9,6 +9,7 @@ import attrs
 from tasks.records import Completion
 from tasks.serving.client import ServerClient
 from tasks.serving.ensure import ServerReport
+from tasks.serving.info import Loads
 from tasks.serving.process import ServerProcess
 from tasks.serving.settings import Patience
 from tasks.serving.window import Window, on_busy, open_window
@@ -51,15 +52,20 @@ class Server:
         client: the open client.
         patience: time limits.
         wished: rows in flight at first that the job asks for.
+        sharers: runs that use the server at once, this one among them.
     """
 
-    def __init__(self, client: ServerClient, patience: Patience, wished: int | None) -> None:
+    def __init__(
+        self, client: ServerClient, patience: Patience, wished: int | None, sharers: int = 1
+    ) -> None:
         self.client = client
         self.url = client.url
         self.patience = patience
         self.wished = wished
+        self.sharers = sharers
         self.state = OPENING
         self.window = Window(1)
+        self.loads: Loads | None = None  # its own account, when it was last looked at
         self.report: ServerReport | None = None
         self.started: ServerProcess | None = None  # the process that this run started, if it did
         self.error: Exception | None = None
@@ -84,7 +90,7 @@ class Server:
             self.started = report.restarted.process
         self.reopen()
         self.busy_until, self.busy_since, self.busy_times, self.failures_in_a_row = 0.0, None, 0, 0
-        self.window = open_window(self.wished, report.slots)
+        self.window = open_window(self.wished, report.slots, self.sharers)
 
     def reopen(self) -> None:
         """Let it take rows; whoever watched it before stops by the changed epoch."""
@@ -146,6 +152,8 @@ class Server:
             "state": self.state,
             "limit": self.window.limit,
             "in_flight": len(self.flights),
+            "running": None if self.loads is None else self.loads.running,
+            "waiting": None if self.loads is None else self.loads.waiting,
             "finished": self.finished,
             "generated": self.generated,
             "evictions": self.evictions,

@@ -78,6 +78,7 @@ class FleetSettings:
         plan: what every server is asked before it gets a row.
         api_key: bearer token; never shown.
         in_flight: rows in flight per server at first; None: what the server runs.
+        sharers: runs that use the servers at once, this one among them: each takes its share of a window.
         patience: time limits.
         lock: server name (`place_of`) to a context that holds the right to restart it across hosts and yields
             its check; None: this host's lock alone.
@@ -88,6 +89,7 @@ class FleetSettings:
     plan: ProbePlan
     api_key: str | None = attrs.field(default=None, repr=False)
     in_flight: int | None = None
+    sharers: int = 1
     patience: Patience = attrs.field(factory=Patience)
     lock: Callable[[str], AbstractAsyncContextManager[Check]] | None = None
     log_dir: Path | None = None

@@ -76,7 +76,7 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
             continue
         if loads is None:
             continue
-        now = time.monotonic()
+        server.loads, now = loads, time.monotonic()
         gaze.look(loads, len(server.flights), now)
         if now - gaze.stamp_at > server.patience.stale_seconds and server.flights:
             still = now - gaze.stamp_at

@@ -3,8 +3,12 @@
 The server should always have a row waiting and never a long queue: waiting rows in
 [1, max(4, 2 % of running)]. Idle slots cost throughput; a deep queue costs nothing but the
 freedom to send a row elsewhere.
+
+Several runs that share a server need no agreement: each sees the whole queue, moves by its share of what is
+wrong, and so together they move as one would. A run in its tail leaves its part to the others.
 """
 
+from math import ceil
 from typing import Final
 
 import attrs
@@ -26,17 +30,19 @@ class Window:
     Args:
         limit: rows in flight allowed, >= 1.
         retracted: rows that the server had pushed back when it was last looked at.
+        sharers: runs that use the server at once, this one among them, >= 1.
     """
 
     limit: int
     retracted: int = 0
+    sharers: int = 1
 
 
-def open_window(wished: int | None, slots: int | None) -> Window:
-    """Return the first window: the job's wish, else what the server runs at once, plus one to wait."""
-    if wished is not None:
-        return Window(wished)
-    return Window(DEFAULT_LIMIT if slots is None else min(HIGHEST_LIMIT, slots + max(1, slots // 50)))
+def open_window(wished: int | None, slots: int | None, sharers: int = 1) -> Window:
+    """Return the first window: the run's share of the job's wish, else of what the server runs, plus one."""
+    if wished is None:
+        wished = DEFAULT_LIMIT if slots is None else min(HIGHEST_LIMIT, slots + max(1, slots // 50))
+    return Window(ceil(wished / sharers), sharers=sharers)
 
 
 def queue_target(running: int) -> int:
@@ -52,14 +58,15 @@ def on_loads(window: Window, loads: Loads, in_flight: int) -> Window:
         loads: what the server says.
         in_flight: our rows on it now.
     """
-    limit, target = window.limit, queue_target(loads.running)
+    limit, target, sharers = window.limit, queue_target(loads.running), window.sharers
     if loads.retracted > window.retracted:
         limit = min(limit, max(1, int(limit * 0.9)))
     elif loads.waiting > target:
-        limit = min(limit, max(1, loads.running, limit - (loads.waiting - target)))
+        floor, excess = ceil(loads.running / sharers), ceil((loads.waiting - target) / sharers)
+        limit = min(limit, max(1, floor, limit - excess))
     elif loads.waiting == 0 and loads.token_usage < FULL_POOL and in_flight >= limit:
         limit = min(HIGHEST_LIMIT, limit + max(1, limit // 50))
-    return Window(limit, loads.retracted)
+    return Window(limit, loads.retracted, sharers)
 
 
 def on_busy(window: Window) -> Window:

@@ -78,8 +78,8 @@ class Leases:
         return int(data["fence"]), None if data.get("released") else str(data["run"])
 
     def _alive(self, run: str, holds_journal: bool) -> bool:
-        info = self.store.head(_worker_key(run))
-        if info is None or info.age > self.seconds:
+        age = last_sign(self.store, run)
+        if age is None or age > self.seconds:
             return False
         try:
             home = orjson.loads(self.store.get(_worker_key(run)))["home"]
@@ -137,6 +137,12 @@ def home_of(journal_root: Path) -> str:
     except FileExistsError:
         pass
     return path.read_text()
+
+
+def last_sign(store: ObjectStore, run: str) -> float | None:
+    """Return how long ago a worker last showed itself, in seconds; None: it never did, or said goodbye."""
+    info = store.head(_worker_key(run))
+    return None if info is None else info.age
 
 
 def _worker_key(run: str) -> str:

@@ -12,7 +12,7 @@ from tasks.errors import RowError, ServerError, SurroundingsError
 from tasks.records import Request
 from tasks.serving.gates import parse_version, refusals, same_model, warnings
 from tasks.serving.idlist import split_ids
-from tasks.serving.info import ServerInfo, read_info, read_loads, redact
+from tasks.serving.info import Loads, ServerInfo, read_info, read_loads, redact
 from tasks.serving.outcomes import AttemptError, error_message
 from tasks.serving.protocol import EXTRA_BYTES, SAMPLING_DEFAULTS, Sent, build_payload, read_reply
 from tasks.serving.window import Window, on_busy, on_loads, open_window
@@ -334,5 +334,30 @@ def test_windows_open_at_what_the_server_runs() -> None:
         3,
         64,
     ]
+    assert [open_window(w, s, 4).limit for w, s in ((7, 256), (None, 256), (None, 2))] == [2, 66, 1]
     assert on_busy(Window(100)).limit == 90
     assert on_busy(Window(1)).limit == 1
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 16])
+@pytest.mark.parametrize("first", [None, 4096], ids=["own-share", "far-too-much"])
+def test_runs_that_share_a_server_fill_it_and_do_not_overrun_it(runs: int, first: int | None) -> None:
+    """Each sees only the server's account and its own rows; together they keep a short queue at most."""
+    slots = 256
+    windows = [open_window(first, slots, runs) for _ in range(runs)]
+    for _ in range(200):
+        windows = _looked(windows, slots)
+    waiting = sum(window.limit for window in windows) - slots
+    assert 0 < waiting <= 6 * runs + 6, [window.limit for window in windows]
+    if runs > 1:  # one is in its tail: the others take what it leaves
+        for _ in range(200):
+            windows[0] = Window(1, sharers=runs)
+            windows = _looked(windows, slots)
+        assert sum(window.limit for window in windows[1:]) + 1 >= slots
+
+
+def _looked(windows: list[Window], slots: int) -> list[Window]:
+    """Every run fills its window, then looks at the server once."""
+    rows = sum(window.limit for window in windows)
+    loads = Loads(running=min(rows, slots), waiting=max(0, rows - slots))
+    return [on_loads(window, loads, window.limit) for window in windows]

@@ -1,0 +1,185 @@
+"""A big job as many flow runs, each over a range of batches: who gets what, who starts when, who has died.
+
+Nothing here decides what is done: the ledger does. A range that is made twice, or by two at once, costs
+work and changes nothing, so all of this may be wrong for a while, as after a crash of the run that hands
+ranges out.
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
+from math import ceil
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+from uuid import UUID
+
+import attrs
+
+from tasks.run import Run
+from tasks.storage.lease import last_sign
+from tasks.storage.plan import Batch
+
+RANGE_BATCHES: Final = 100
+"""Most batches of one flow run: with five task runs a batch, and three more, it stays near 500 task runs."""
+
+RANGES_PER_WORKER: Final = 2
+"""A small job is cut so fine that a worker that is early has something left to take."""
+
+START_SECONDS: Final = 900.0
+"""A flow run that is said to run shows itself by then: before, it may be loading a tokenizer from afar."""
+
+INCOMPLETE: Final = "Incomplete"
+"""Name of the failed state of a flow run of which single batches failed while the others went on."""
+
+DEATHS: Final = 5
+"""A range whose flow runs died so often, with nothing committed in between, is given up."""
+
+
+@attrs.frozen(slots=True)
+class BatchRange:
+    """Neighbouring pending batches that one flow run makes.
+
+    Args:
+        start: number of its first batch.
+        stop: number behind its last one.
+        batches: how many batches of [start, stop) were pending.
+    """
+
+    start: int
+    stop: int
+    batches: int
+
+    @property
+    def name(self) -> str:
+        """Name for people: half-open range of batch numbers."""
+        return f"batches [{self.start},{self.stop})"
+
+    def left(self, committed: Collection[int]) -> int:
+        """Return how many of its batches have no receipt."""
+        return sum(number not in committed for number in range(self.start, self.stop))
+
+
+def must_spread(pending: int, workers: int) -> bool:
+    """Whether so many batches are too much for one flow run, or are to be made by several at once."""
+    return pending > 1 and (workers > 1 or pending > RANGE_BATCHES)
+
+
+def cut_ranges(pending: Sequence[Batch], workers: int) -> tuple[BatchRange, ...]:
+    """Cut pending batches, in order, into ranges of equal size."""
+    size = min(RANGE_BATCHES, max(1, ceil(len(pending) / (RANGES_PER_WORKER * workers))))
+    parts = [pending[first : first + size] for first in range(0, len(pending), size)]
+    return tuple(BatchRange(part[0].index, part[-1].index + 1, len(part)) for part in parts)
+
+
+@attrs.define(slots=True, eq=False)
+class RangeRun:
+    """A flow run that makes a range.
+
+    Args:
+        run_id: its flow run, and by that its name among the job's workers.
+        range: what it makes.
+        process: it, when it is a process of this machine that this run has started.
+        since: when it was first seen to be under way, monotonic seconds; None: it waits for a worker.
+        heard: when it last showed itself in the store, monotonic seconds; None: not yet.
+    """
+
+    run_id: UUID
+    range: BatchRange
+    process: BaseProcess | None = None
+    since: float | None = None
+    heard: float | None = None
+
+    def silent(self, now: float, lease_seconds: float) -> bool:
+        """Whether it must be dead by its silence in the store; called while it is said to be under way."""
+        self.since = now if self.since is None else self.since
+        if self.heard is None:
+            return now - self.since > START_SECONDS
+        return now - max(self.heard, self.since) > lease_seconds
+
+
+@attrs.define(slots=True, eq=False)
+class Spread:
+    """Ranges that wait and ranges that are being made.
+
+    Args:
+        waiting: ranges that no flow run makes, in order.
+        workers: ranges in their first half at once.
+        afoot: flow runs under way.
+        seen: numbers of committed batches.
+        stopped: why no further range is started; "" while they are.
+        deaths: flow runs that died on a range since a batch of it was last committed.
+    """
+
+    waiting: deque[BatchRange]
+    workers: int
+    afoot: dict[UUID, RangeRun] = attrs.field(factory=dict)
+    seen: set[int] = attrs.field(factory=set)
+    stopped: str = ""
+    deaths: Counter[tuple[BatchRange, int]] = attrs.field(factory=Counter)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything is under way or to be started."""
+        return bool(self.afoot) or bool(self.waiting and not self.stopped)
+
+    def due(self) -> list[BatchRange]:
+        """Take the ranges to start now.
+
+        A range that is half done gives its place away, so that the next one is under way before its last
+        rows are: no tail is a barrier, and at most two ranges per worker are afoot.
+        """
+        left = [(each.range.left(self.seen), each.range.batches) for each in self.afoot.values()]
+        first_half = sum(2 * missing > batches for missing, batches in left)
+        places = 0 if self.stopped else min(self.workers - first_half, 2 * self.workers - len(left))
+        return [self.waiting.popleft() for _ in range(min(places, len(self.waiting)))]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each flow run under way, and one for the ranges that wait."""
+        rows: list[dict[str, Any]] = [
+            {
+                "batches": each.range.name,
+                "flow run": str(each.run_id),
+                "left": f"{each.range.left(self.seen)} of {each.range.batches}",
+                "state": "waits for a worker" if each.since is None else "at work",
+            }
+            for each in self.afoot.values()
+        ]
+        waiting = sum(part.batches for part in self.waiting)
+        return [*rows, {"batches": f"{len(self.waiting)} further ranges", "left": waiting, "state": "wait"}]
+
+    def ended(self, each: RangeRun) -> None:
+        """Note that a flow run came to its end, whatever it left."""
+        del self.afoot[each.run_id]
+
+    def died(self, each: RangeRun, why: str) -> None:
+        """Let another flow run make the range of one that died, unless too many have."""
+        self.ended(each)
+        left = each.range.left(self.seen)
+        self.deaths[each.range, left] += 1
+        if not left:
+            return
+        if self.deaths[each.range, left] >= DEATHS:
+            self.stopped = f"{each.range.name}: {DEATHS} flow runs died on it, the last one so: {why}"
+        else:
+            self.waiting.appendleft(each.range)
+
+
+def count_committed(run: Run, seen: set[int]) -> None:
+    """Read the receipts that are new since the last look, and count them in the run's progress.
+
+    Args:
+        run: the current run; its plan is read.
+        seen: batches that were committed at the last look; the new ones are added.
+    """
+    assert run.plan is not None
+    for number, generation in sorted(run.ledger.committed().items()):
+        if number not in seen and number < len(run.plan.batches):
+            receipt = run.ledger.receipt(number, generation)
+            run.progress.took(receipt.stop - receipt.start, receipt.rows["total"], receipt.tokens["output"])
+            seen.add(number)
+
+
+def listen(run: Run, each: RangeRun, now: float) -> None:
+    """Note when a flow run last showed itself in the job's store; `now` is monotonic seconds."""
+    age = last_sign(run.store, str(each.run_id))
+    if age is not None:
+        each.heard = now - age
