@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,13 @@ RUN_SECONDS = 240
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests that need ../shared out unless RAWSEQ_SHARED is set: then they fail when it is missing."""
-    if os.environ.get("RAWSEQ_SHARED"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("shared")]
+    """Leave out what needs ../shared or PostgreSQL unless told to: then it fails when that is missing."""
+    absent = {
+        marker
+        for marker, variable in (("shared", "RAWSEQ_SHARED"), ("postgres", "RAWSEQ_POSTGRES"))
+        if not os.environ.get(variable)
+    }
+    left_out = [item for item in items if absent & {marker.name for marker in item.iter_markers()}]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
@@ -51,31 +55,36 @@ def wait_for_url(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(f"{url} did not answer:\n{log.read_text()[-3000:]}")
 
 
-@pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Prefect server with its own home and SQLite file; yields its API URL."""
-    home = tmp_path_factory.mktemp("prefect")
-    port = free_port()
+@contextmanager
+def prefect_server(home: Path, port: int, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a real Prefect server over a folder; `settings` are further variables of its environment."""
     api = f"http://127.0.0.1:{port}/api"
-    env = os.environ | {
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_URL": api,
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    }
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    env |= {"PREFECT_HOME": str(home), "PREFECT_API_URL": api, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    env |= settings
     log = home / "server.log"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("wb") as sink:
+    with log.open("ab") as sink:
         process = subprocess.Popen(command, env=env, stdout=sink, stderr=sink, start_new_session=True)
     try:
         wait_for_url(f"{api}/health", process, log)
-        yield api
+        yield process
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Prefect server with its own home and SQLite file; yields its API URL."""
+    port = free_port()
+    with prefect_server(tmp_path_factory.mktemp("prefect"), port):
+        yield f"http://127.0.0.1:{port}/api"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,34 @@
+"""What the Prefect server says of runs, over plain HTTP. Not a test module."""
+
+import json
+import urllib.request
+from typing import Any
+
+
+def ask(api: str, path: str, body: Any = None) -> Any:
+    """GET, or POST a body; return the answer's JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{api}/{path}", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def runs_of(api: str, job: str) -> list[dict[str, Any]]:
+    """Return the flow runs whose job has this name, oldest first."""
+    found = ask(api, "flow_runs/filter", {"sort": "START_TIME_ASC", "limit": 200})
+    return [run for run in found if run["parameters"].get("job", {}).get("name") == job]
+
+
+def of_run(api: str, what: str, run: str, **more: Any) -> list[dict[str, Any]]:
+    """Return the task runs, artifacts or logs of one flow run."""
+    if what == "task_runs":
+        wanted: dict[str, Any] = {"flow_runs": {"id": {"any_": [run]}}}
+    else:
+        wanted = {what: {"flow_run_id": {"any_": [run]}}}
+    found: list[dict[str, Any]] = ask(api, f"{what}/filter", wanted | {"limit": 200} | more)
+    return found
+
+
+def log_lines(api: str, run: str) -> str:
+    """Return a flow run's log, its task runs' lines among it."""
+    return "\n".join(line["message"] for line in of_run(api, "logs", run, sort="TIMESTAMP_ASC"))
