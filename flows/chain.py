@@ -158,8 +158,8 @@ async def _chain(
 async def close_run(failures: Sequence[tuple[int, str]]) -> State[Any]:
     """Publish and show what is committed; return how the flow run ends: Failed with the reason, or well."""
     summary = await publish_dataset(failures)
-    await show_summary(summary)
     await wait_for_prefect()
+    await show_summary(summary)
     if summary.problem:
         return Failed(message=summary.problem)
     return Completed(message=f"{summary.rows['accepted']} of {summary.rows['total']} rows accepted")

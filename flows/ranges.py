@@ -38,8 +38,8 @@ async def generate_range(
             await ensure_servers(sharers)
             async with shown_progress():
                 failures = await make_batches(pending, render_prompts)
-        await show_failures(failures)
         await wait_for_prefect()
+        await show_failures(failures)
     if failures:
         named = ", ".join(str(batch) for batch, _ in failures[:10])
         return Failed(name=INCOMPLETE, message=f"{len(failures)} of {len(pending)} batches failed: {named}")
