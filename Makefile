@@ -26,6 +26,7 @@ $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 
 bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should have nothing else to do
 	$(BIN)/python -m tests.bench
+
 # Three workers with nothing in common but an S3 store, Prefect on PostgreSQL (apt-get install postgresql).
 test-postgres: $(VENV)/.test-ready
 	RAWSEQ_POSTGRES=1 $(BIN)/python -m pytest tests/flows/test_postgres.py

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 from prefect import get_run_logger, runtime, task
+from prefect.artifacts import acreate_table_artifact
 from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
