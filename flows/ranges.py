@@ -15,7 +15,7 @@ from tasks.spreading import INCOMPLETE
 from tasks.steps import ensure_servers, load_credentials, plan_range, render_prompts
 
 
-@flow(name="generate-range", flow_run_name="{job.name} batches {start}-{stop}", persist_result=False)
+@flow(name="generate-range", flow_run_name="{job.name} batches [{start},{stop})", persist_result=False)
 async def generate_range(
     job: JobSpec,
     start: Annotated[int, Field(ge=0)],
