@@ -247,8 +247,7 @@ class BatchSpec(Section):
     )
     lease_seconds: float = field(
         90.0,
-        "A worker that did not show itself in the store for so long is taken for dead, and its batches are "
-        "taken over, in seconds.",
+        "A worker that is silent for so many seconds is taken for dead, its batches over.",
         4,
         ge=3,
         le=3600,
