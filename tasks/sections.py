@@ -246,11 +246,7 @@ class BatchSpec(Section):
         le=86400,
     )
     lease_seconds: float = field(
-        90.0,
-        "A worker that is silent for so many seconds is taken for dead, its batches over.",
-        4,
-        ge=3,
-        le=3600,
+        90.0, "A worker that is silent for so many seconds is taken for dead.", 4, ge=3, le=3600
     )
 
 
