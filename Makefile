@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up test test-sglang test-postgres bench lint lock clean
+.PHONY: demo up test test-browser test-sglang test-postgres bench lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
@@ -13,6 +13,16 @@ up: $(VENV)/.run-ready
 
 test: $(VENV)/.test-ready lint
 	$(BIN)/python -m pytest
+
+# Prefect's UI in the system's Chromium (apt-get install chromium), over `rawseq up`; pictures in tests/browser/screenshots.
+test-browser: $(VENV)/.browser-ready
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -q chromium; } \
+	  || { echo "expected Chromium: apt-get install chromium"; exit 5; }
+	RAWSEQ_BROWSER=1 $(BIN)/python -m pytest tests/browser
+
+$(VENV)/.browser-ready: .ci/browser.lock.txt $(VENV)/.test-ready
+	$(BIN)/python -m pip install -q --require-hashes -r .ci/browser.lock.txt
+	touch $@
 
 # A genuine SGLang on the CPU, in an environment of its own (about 10 GB), held against the stand-in.
 SGLANG_VENV := .venv-sglang
@@ -54,6 +64,8 @@ lock:  ## resolve pyproject.toml anew; needs `uv`
 	  --no-annotate --no-header -o .ci/run.lock.txt
 	uv pip compile -q pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header -c .ci/run.lock.txt -o .ci/test.lock.txt
+	printf 'playwright\n' | uv pip compile -q - --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header -c .ci/test.lock.txt -o .ci/browser.lock.txt
 
 clean:
 	rm -rf $(VENV) rawseq-demo

@@ -160,9 +160,11 @@ async def close_run(failures: Sequence[tuple[int, str]]) -> State[Any]:
     summary = await publish_dataset(failures)
     await wait_for_prefect()
     await show_summary(summary)
+    skipped = f"{summary.batches_skipped} of {summary.batches_total} batches were committed before"
     if summary.problem:
-        return Failed(message=summary.problem)
-    return Completed(message=f"{summary.rows['accepted']} of {summary.rows['total']} rows accepted")
+        return Failed(message=f"{summary.problem}; {skipped}")
+    accepted = f"{summary.rows['accepted']} of {summary.rows['total']} rows accepted"
+    return Completed(message=f"{accepted}; {skipped}")
 
 
 async def wait_for_prefect() -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -32,15 +33,30 @@ def merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def fill_forms(client: SyncPrefectClient, job: JobSpec) -> dict[str, str]:
-    """Lay the sections of `job` over every deployment's preset; return the deployments' ids by name.
+def form_values(job: JobSpec, exports: Path) -> dict[str, Any]:
+    """Return what a parameter of any flow is filled with, by its name.
+
+    Args:
+        job: gives `job`, its sections, and the dataset that is audited and exported.
+        exports: folder of what is exported.
+    """
+    sections = job.model_dump(mode="json", exclude_defaults=True)
+    dataset = {"uri": f"{job.store.uri}/{job.job_id}"}
+    return sections | {
+        "job": sections,
+        "stores": [dataset],
+        "options": {"to": "datasets"},
+        "out": str(exports),
+    }
+
+
+def fill_forms(client: SyncPrefectClient, values: Mapping[str, Any]) -> dict[str, str]:
+    """Lay values over every deployment's preset; return the deployments' ids by name.
 
     Args:
         client: of the Prefect server.
-        job: a parameter of a flow that is named like it (`job`) or one of its sections gets that.
+        values: what a parameter of any flow is filled with, by its name.
     """
-    values = {"job": job.model_dump(mode="json", exclude_defaults=True)}
-    values |= values["job"]
     ids = {}
     for deployment in client.read_deployments():
         names = (deployment.parameter_openapi_schema or {}).get("properties", {})

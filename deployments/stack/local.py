@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -79,7 +80,7 @@ def local_stack(home: StackHome, auth: str | None, tell: Callable[[str], None]) 
         job = demo_job(standin.url, StoreSpec(uri=str(home.folder / "store")), home.folder / "journals", None)
         wait_until(server, lambda: answers(f"{env['PREFECT_API_URL']}/health"))
         tell("registering the deployments …")
-        ids = _register(job, env)
+        ids = _register(job, home.folder / "exports", env)
         worker = _worker(stack, home, env, tell)
         ui = env["PREFECT_API_URL"].removesuffix("/api")
         form = f"{ui}/v2/deployments/deployment/{ids['generate-dataset']}/run"
@@ -114,7 +115,7 @@ def _server(stack: ExitStack, home: StackHome, env: dict[str, str]) -> Child:
     return server
 
 
-def _register(job: JobSpec, env: dict[str, str]) -> dict[str, str]:
+def _register(job: JobSpec, exports: Path, env: dict[str, str]) -> dict[str, str]:
     """Register everything that is declared, then lay the demo's job over the presets."""
     command = [sys.executable, "-m", "deployments.register"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -122,10 +123,10 @@ def _register(job: JobSpec, env: dict[str, str]) -> dict[str, str]:
         raise SurroundingsError(f"registering the deployments failed:\n{done.stderr.strip()}")
     from prefect import get_client
 
-    from deployments.stack.forms import fill_forms
+    from deployments.stack.forms import fill_forms, form_values
 
     with get_client(sync_client=True) as client:
-        return fill_forms(client, job)
+        return fill_forms(client, form_values(job, exports))
 
 
 def _worker(stack: ExitStack, home: StackHome, env: dict[str, str], tell: Callable[[str], None]) -> Child:

@@ -1,0 +1,199 @@
+"""Start, fail, retry, copy and cancel a run, as a person does it in Prefect's UI."""
+
+import json
+import re
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from deployments.presets import STANDIN_MODEL
+from deployments.standin.launch import Standin, start_standin
+from tasks.spec import JobSpec
+from tests.browser.conftest import Up, until
+from tests.jobs import opened, write_prompts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Shot = Callable[["Page", str], None]
+RECORDS, BATCH = 40, 5
+ROWS = 53
+"""Every third of the 40 records has two turns."""
+
+PROBE = 6
+"""Generations of the check before the first row."""
+
+
+def job_over(standin: Standin, folder: Path, **servers: Any) -> dict[str, Any]:
+    """Return a job of 8 batches whose servers are given up after three seconds."""
+    return {
+        "name": folder.name.replace("_", "-").lower(),
+        "model": {"tokenizer": str(STANDIN_MODEL)},
+        "prompts": {"sources": [str(write_prompts(folder / "prompts.jsonl", RECORDS))]},
+        "servers": {"urls": [standin.url], "ready_timeout_seconds": 3, **servers},
+        "sampling": {"max_new_tokens": 256},
+        "policy": {"accepted_floor": 0.5},
+        "batch": {"rows": BATCH, "in_flight": 4, "journal_dir": str(folder / "journals")},
+        "store": {"uri": str(folder / "out")},
+    }
+
+
+def standin_on(folder: Path, *argv: str, port: int | None = None) -> Standin:
+    """Start a stand-in whose rows depend on prompt and seed only."""
+    return start_standin(["--enable-deterministic-inference", *argv], folder / "standin.log", port=port)
+
+
+def asked(standin: Standin) -> int:
+    """Return how many generations the server began, its probe's among them."""
+    with urllib.request.urlopen(f"{standin.url}/standin/counters", timeout=30) as answer:
+        return int(json.loads(answer.read())["generations_started"])
+
+
+def submit(page: "Page", up: Up, address: str) -> str:
+    """Open a run form, press Submit, return the id of the run."""
+    before = {run["id"] for run in up.ask("flow_runs/filter", {})}
+    page.goto(address)
+    page.get_by_label("Tokenizer").wait_for()
+    page.get_by_role("button", name="Submit").click()
+    until(lambda: up.newest_run()["id"] not in before, lambda: "expected a new run, found none")
+    return str(up.newest_run()["id"])
+
+
+def choose(page: "Page", item: str) -> None:
+    """Choose an item of a run page's menu."""
+    page.locator("button:has(svg.lucide-ellipsis-vertical)").first.click()
+    page.get_by_role("menuitem", name=item).click()
+
+
+def text_of(page: "Page", tab: str, expected: str) -> str:
+    """Open a tab, wait for a text on it, return all of the page's text."""
+    page.get_by_role("tab", name=tab).click()
+    page.get_by_text(re.compile(expected)).first.wait_for()
+    return page.inner_text("body")
+
+
+def test_the_form_shows_every_field_in_order(up: Up, page: "Page", shot: Shot) -> None:
+    """Sections and fields of JobSpec in their order, each with its description, filled with the demo."""
+    page.goto(up.addresses["form"])
+    page.get_by_label("Tokenizer").wait_for()
+    text = page.inner_text("body")
+    shot(page, "form")
+    place = 0
+    for name, section in JobSpec.model_fields.items():
+        place = text.find(str(section.description), place)
+        assert place >= 0, name
+        inside = section.annotation
+        for field in getattr(inside, "model_fields", {}).values():
+            place = text.find(str(field.description), place)
+            assert place >= 0, (name, field.description)
+    assert page.get_by_label("Tokenizer").input_value() == str(STANDIN_MODEL)
+    assert "canonical" in text
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "refusal"),
+    [
+        pytest.param("Rows (Optional)", "0", "greater than or equal to 1", id="below-its-bound"),
+        pytest.param("Accepted Floor (Optional)", "1.5", "less than or equal to 1", id="above-its-bound"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_in_the_form(
+    up: Up, page: "Page", shot: Shot, label: str, value: str, refusal: str
+) -> None:
+    """The field itself says what is wrong, and no run is made."""
+    runs = len(up.ask("flow_runs/filter", {}))
+    page.goto(up.addresses["form"])
+    field = page.get_by_label(label)
+    field.fill(value)
+    page.get_by_role("button", name="Submit").click()
+    assert refusal in field.evaluate("field => field.validationMessage")
+    shot(page, f"refused-{label.split()[0].lower()}")
+    assert page.url == up.addresses["form"]
+    assert len(up.ask("flow_runs/filter", {})) == runs
+
+
+def test_a_name_that_is_none_is_refused_before_the_run(up: Up, page: "Page", shot: Shot) -> None:
+    """What a form field cannot know (a pattern) the server refuses; the page says which field."""
+    runs = len(up.ask("flow_runs/filter", {}))
+    page.goto(up.addresses["form"])
+    page.get_by_label("Name", exact=True).last.fill("Not A Name")
+    page.get_by_role("button", name="Submit").click()
+    page.get_by_text(re.compile("does not match")).first.wait_for()
+    shot(page, "refused-name")
+    assert len(up.ask("flow_runs/filter", {})) == runs
+
+
+def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_path: Path) -> None:
+    """The server dies mid-run: Failed, some batches committed. Retry: only the others, and the UI says so.
+
+    Then `Copy to new run` with the same parameters finds everything done.
+    """
+    standin = standin_on(tmp_path, "--fault", "crash_on_request=30")
+    job = job_over(standin, tmp_path)
+    run_id = submit(page, up, up.preset(job))
+    failed = up.wait(run_id, "Failed")
+    assert standin.url in failed["state"]["message"]
+    committed = {path.name: path for path in (tmp_path / "out").rglob("receipts/*.json")}
+    assert 0 < len(committed) < RECORDS // BATCH
+    kept = sum(json.loads(path.read_bytes())["rows"]["total"] for path in committed.values())
+    page.goto(up.page_of(run_id))
+    assert standin.url in text_of(page, "Details", "State Message")
+    shot(page, "failed")
+
+    again = standin_on(tmp_path, port=int(standin.url.rpartition(":")[2]))
+    try:
+        choose(page, "Retry")
+        page.get_by_role("alertdialog").get_by_role("button", name="Retry").click()
+        done = up.wait(run_id, "Completed", "Failed", count=2)
+        assert done["state"]["name"] == "Completed", done["state"]
+        made = Counter(each["name"].split()[1] for each in up.tasks(run_id) if "commit_batch" in each["name"])
+        assert made == {f"{batch:06d}": 1 for batch in range(RECORDS // BATCH)}
+        assert asked(again) <= ROWS - kept + PROBE
+        log = text_of(page, "Logs", "8 batches planned, [1-7] committed")
+        assert f"8 batches planned, {len(committed)} committed, {8 - len(committed)} to do" in log
+        shot(page, "retried")
+        text_of(page, "Details", f"{len(committed)} of 8 batches were committed before")
+        text_of(page, "Artifacts", "verdicts")
+        shot(page, "retried-artifacts")
+
+        before = asked(again)
+        choose(page, "Copy to new run")
+        page.get_by_role("button", name="Submit").click()
+        until(lambda: up.newest_run()["id"] != run_id, lambda: "expected a copied run, found none")
+        copy = up.wait(up.newest_run()["id"], "Completed", "Failed")
+        assert copy["parameters"] == done["parameters"]
+        assert "8 of 8 batches were committed before" in copy["state"]["message"]
+        assert asked(again) == before
+    finally:
+        again.end()
+    assert len(list((tmp_path / "out").rglob("receipts/*.json"))) == RECORDS // BATCH
+
+
+def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, tmp_path: Path) -> None:
+    """Cancelled from the UI mid-run: it ends as Cancelled, its rows are aborted; a new run makes the rest."""
+    standin = standin_on(tmp_path, "--fault", "slow_reply=2")
+    try:
+        run_id = submit(page, up, up.preset(job_over(standin, tmp_path)))
+        until(
+            lambda: len(list((tmp_path / "out").rglob("receipts/*.json"))) > 0,
+            lambda: f"expected a receipt, got {up.run(run_id)['state']}",
+        )
+        page.goto(up.page_of(run_id))
+        choose(page, "Cancel")
+        page.get_by_role("alertdialog").get_by_role("button", name="Cancel Run").click()
+        up.wait(run_id, "Cancelled")
+        page.get_by_text("Cancelled").first.wait_for()
+        shot(page, "cancelled")
+        committed = len(list((tmp_path / "out").rglob("receipts/*.json")))
+        assert committed < RECORDS // BATCH
+        with urllib.request.urlopen(f"{standin.url}/v1/loads", timeout=30) as answer:
+            assert '"num_running_reqs": 0' in json.dumps(json.loads(answer.read()))
+        done = up.wait(submit(page, up, up.addresses["form"]), "Completed", "Failed")
+        assert "of 8 batches were committed before" in done["state"]["message"]
+    finally:
+        standin.end()
+    assert opened(tmp_path / "out").get("dataset.json")
