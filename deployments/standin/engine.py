@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -66,6 +66,7 @@ class Engine:
         self._ended: list[Generation] = []  # by abort; delivered with the next step
         self._paused = self._stopping = self.frozen = False
         self._steps = 0  # since the last snapshot
+        self.clock_ahead = 0.0  # seconds that the snapshots' times are ahead
         self._load = self._look()
         self.throughput = 0.0  # ids per second of the last steps
         self._thread = threading.Thread(target=self._run, name="standin-decoder", daemon=True)
@@ -87,7 +88,7 @@ class Engine:
             limit = self.limits.queued
             if limit is not None and len(self._waiting) + len(generations) > limit + self._free():
                 raise QueueFullError
-            if not self._busy:
+            if not self._busy and not self.frozen:
                 self._load = self._look()
             self._waiting.extend(generations)
             self._wake.notify()
@@ -147,18 +148,16 @@ class Engine:
         """The snapshot that /v1/loads tells of.
 
         It is renewed after an admission and every few steps, as genuine; idle or paused it is always new.
-        A frozen decoder's keeps its stamp, but counts on.
+        A frozen decoder's stands still with it.
         """
-        if self.frozen:
-            return replace(self._look(), stamp=self._load.stamp)
-        if self._paused or not self._busy:
+        if not self.frozen and (self._paused or not self._busy):
             self._load = self._look()
         return self._load
 
     def _look(self) -> Load:
         running = self.running()
         tokens = sum(len(g.prompt) + len(g.output) for g in running)
-        return Load(time.time(), len(running), len(self._waiting), tokens)
+        return Load(time.time() + self.clock_ahead, len(running), len(self._waiting), tokens)
 
     @property
     def _busy(self) -> bool:

@@ -13,6 +13,7 @@ from deployments.standin.errors import json_response
 from deployments.standin.fault_arrivals import never
 from deployments.standin.server import Server
 
+DRIP_SECONDS = 0.05
 FLUSH_SECONDS = 0.05  # lets the kernel hand over what was written before a reset discards it
 
 
@@ -56,6 +57,23 @@ async def _wrong_json(request: web.Request, body: Any, _: str) -> web.StreamResp
     return web.Response(body=orjson.dumps(body)[:-2] + b", ...", content_type="application/json")
 
 
+async def _drip(request: web.Request, _: Any, __: str) -> web.StreamResponse:
+    return await _endless(request, b" ", DRIP_SECONDS)
+
+
+async def _flood(request: web.Request, _: Any, __: str) -> web.StreamResponse:
+    return await _endless(request, b"9," * 65536, 0.0)
+
+
+async def _endless(request: web.Request, part: bytes, pause: float) -> web.StreamResponse:
+    """Send a part again and again, until the client leaves."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    while True:
+        await response.write(part)
+        await asyncio.sleep(pause)
+
+
 SENDINGS: dict[str, Callable[[web.Request, Any, str], Awaitable[web.StreamResponse]]] = {
     "lost_reply": _lost,
     "slow_reply": _slow,
@@ -63,6 +81,8 @@ SENDINGS: dict[str, Callable[[web.Request, Any, str], Awaitable[web.StreamRespon
     "reset_after_reply": _reset_after,
     "truncate_body": _truncate,
     "wrong_json": _wrong_json,
+    "drip": _drip,
+    "flood": _flood,
 }
 
 

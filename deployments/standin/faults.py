@@ -25,6 +25,8 @@ FAULTS: dict[str, str] = {
     "reset_after_reply": "the answer is sent, then the connection is reset",
     "truncate_body": "half of the answer is sent, then the connection closes",
     "wrong_json": "the answer is 200 with a body that is no JSON",
+    "drip": "the answer comes one space at a time and never ends",
+    "flood": "the answer has no end: ids without a stop, as fast as they are read",
     "crash_on_request": "N[+S]: the Nth /generate from now kills the process, S seconds later (default 0)",
     "crash_on_id": "ID[+S]: a prompt with this id kills the process, S seconds later (default 0)",
     "cap_silently": "N: max_new_tokens is cut to N without a word",
@@ -40,6 +42,7 @@ FAULTS: dict[str, str] = {
     "extra_meta": "the reply has keys that nobody knows",
     "weight_version": "V: the weights carry another version",
     "wrong_model": "PATH: the server says that it serves another model",
+    "clock_jump": "S: the times that /v1/loads tells are S seconds ahead (negative: behind)",
 }
 
 

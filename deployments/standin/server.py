@@ -95,6 +95,7 @@ class Server:
     def apply_switches(self) -> None:
         """Let the engine and the middleware know of the switches that they act on."""
         self.deaf = self.switches.value("deaf") is not None
+        self.engine.clock_ahead = float(self.switches.value("clock_jump") or 0)
         self.engine.freeze(self.switches.value("hang") is not None)
 
     def submit(self, generations: list[Generation]) -> None:

@@ -111,6 +111,8 @@ class Attempts:
             self._fleet.evict(server, f"its weights changed from {probed!r} to {served!r}", drop=False)
             return
         server.answered(completion)
+        if (held := self._backlog.suspects.get(server.url)) is not None:
+            self._condemn(server, held.condemn(row))
         if (alarm := integrity_alarm(completion, self._vocab_size)) and server.raise_alarm(time.monotonic()):
             self._fleet.evict(server, f"{row.request.row_id}: {alarm}", drop=False)
         self.finished += 1
@@ -212,9 +214,15 @@ class Attempts:
             self._backlog.held(server.url).add([row for row in victims if not row.home.ended.done()])
 
     def on_admitted(self, server: Server) -> None:
-        """Count a crash against the row that was alone: the control prompt (the probe) has just survived."""
+        """Judge the row that was alone at a crash: the control prompt (the probe) has just survived.
+
+        If there is a row that no crash was blamed on, it goes first, alone: only when the server completes it
+        does the crash count. If it dies again, it is the server, and nothing counts.
+        """
         held = self._backlog.held(server.url)
-        row, held.accused = held.accused, None
-        if row is not None and row in held.rows:
-            held.rows.remove(row)
+        if not self._backlog.call_witness(held):
+            self._condemn(server, held.condemn())
+
+    def _condemn(self, server: Server, row: Row | None) -> None:
+        if row is not None:
             self._spend(row, "crash", f"{server.url} died with only this row in flight", alone=True)

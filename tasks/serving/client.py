@@ -17,7 +17,7 @@ import orjson
 from tasks.errors import ServerError, SurroundingsError
 from tasks.records import Completion, Request
 from tasks.serving.info import Loads, ServerInfo, listed_workers, read_info, read_loads
-from tasks.serving.outcomes import AttemptError, error_message
+from tasks.serving.outcomes import AttemptError, error_message, is_foreign
 from tasks.serving.protocol import Sent, build_payload, read_reply
 
 KEEPALIVE_SECONDS: Final = 4.0
@@ -123,18 +123,46 @@ class ServerClient:
             raise AttemptError("transport", f"{self.url}{path}: no whole reply: {told}") from error
 
     async def health(self, timeout_seconds: float | None = None) -> tuple[str, str]:
-        """Return (`ready` | `loading` | `absent`, what was seen); never raises for a server's state.
+        """Return (`ready` | `loading` | `absent` | `foreign`, what was seen); raises for no state.
 
         SGLang's `/health` generates one id: it takes at least 1 s and up to 20 s under load, answers 503
-        while the server warms up, drains or is stuck, and does not ask for a key.
+        while the server warms up, drains or is stuck, and does not ask for a key. `foreign`: what answers is
+        no SGLang server, or does not speak HTTP.
         """
         try:
             status, body = await self.call("GET", "/health", timeout_seconds=timeout_seconds)
         except AttemptError as error:
+            if isinstance(error.__cause__, aiohttp.ClientResponseError):
+                return "foreign", f"{self.url}/health: no HTTP: {error.__cause__.message[:200]}"
             return "absent" if error.outcome == "refused" else "loading", str(error)
         if status == 200:
             return "ready", "HTTP 200"
-        return "loading", f"HTTP {status} {error_message(body)}".rstrip()
+        state = "foreign" if is_foreign(status) else "loading"
+        return state, f"HTTP {status} {error_message(body)}".rstrip()
+
+    async def takes_work(self, timeout_seconds: float | None = None) -> bool:
+        """Whether a server wants new rows: `/ready` (0.5.21 on) says no while it drains, is paused or unwell.
+
+        SGLang goes on accepting rows after SIGTERM and ends only when none is left: its clients must stop
+        first. An older one, which has no such endpoint, is taken to want them.
+
+        Raises:
+            AttemptError: no whole reply came.
+        """
+        status, _ = await self.call("GET", "/ready", timeout_seconds=timeout_seconds)
+        return status != 503
+
+    async def not_sglang(self, seen: str) -> SurroundingsError:
+        """Return the error for something else that answers here, with how it answers what SGLang serves."""
+        told = [seen] if seen else []
+        for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
+            try:
+                status, body = await self.call("GET", path)
+            except AttemptError as error:
+                told.append(str(error))
+                break
+            told.append(f"{path}: HTTP {status} {error_message(body)[:80]}".rstrip())
+        return SurroundingsError(f"{self.url}: expected an SGLang server, got " + "; ".join(told))
 
     async def info(self) -> ServerInfo:
         """Return what the server says of itself, redacted; asks older endpoints where newer ones are missing.
@@ -147,9 +175,7 @@ class ServerClient:
         model = await self._first("/model_info", "/get_model_info")
         models = await self._first("/v1/models")
         if not server and not model:
-            raise SurroundingsError(
-                f"{self.url}: expected an SGLang server, got no /server_info and no /model_info"
-            )
+            raise await self.not_sglang("")
         info = read_info(self.url, server, model, models)
         if info.gateway:
             info = attrs.evolve(info, workers=listed_workers(await self._first("/workers")))

@@ -59,7 +59,7 @@ async def wait_ready(client: ServerClient, timeout_seconds: float, say: Say = sa
     """Wait until a server's `/health` is 200, patient with loading and absent ones; return the seconds.
 
     Raises:
-        SurroundingsError: it was not ready after `timeout_seconds`.
+        SurroundingsError: it was not ready after `timeout_seconds`, or is no SGLang server.
     """
     begun, last, pause = time.monotonic(), "", 0.2
     while True:
@@ -68,6 +68,8 @@ async def wait_ready(client: ServerClient, timeout_seconds: float, say: Say = sa
         waited = time.monotonic() - begun
         if state == "ready":
             return waited
+        if state == "foreign":
+            raise await client.not_sglang(f"/health: {seen}")
         if waited >= timeout_seconds:
             raise SurroundingsError(
                 f"{client.url}: expected a ready SGLang server, not so for {waited:.0f} s (last: {seen})"

@@ -198,7 +198,7 @@ class Fleet:
             if state == "ready":
                 self.evict(server, f"{why}; it was started anew")
                 return
-            if state == "absent" and times > 0:
+            if state in ("absent", "foreign") and times > 0:
                 break
             await asyncio.sleep(patience.backoff(times))
         self.evict(server, f"{why}; {seen}")

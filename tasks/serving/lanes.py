@@ -73,6 +73,7 @@ class Row:
         tries: all attempts, for provenance.
         last: how the last attempt failed, for a person.
         suspect: URL of the server that died with it in flight, "" when none did.
+        blamed: it was alone in flight when a server died.
     """
 
     home: OpenLane
@@ -81,6 +82,7 @@ class Row:
     tries: int = 0
     last: str = ""
     suspect: str = ""
+    blamed: bool = False
 
 
 @attrs.define(slots=True, eq=False)
@@ -94,7 +96,7 @@ class Suspects:
         url: the server that died.
         rows: to be sent again.
         most: how many of them may be in flight at once.
-        accused: the row that was alone at the crash, until a control prompt has shown the server sound.
+        accused: the row that was alone at the last crash, until the server has shown itself sound.
     """
 
     url: str
@@ -109,6 +111,16 @@ class Suspects:
         self.rows.extendleft(reversed(victims))
         self.most = max(1, math.ceil(len(victims) / 4))
         self.accused = victims[0] if len(victims) == 1 else None
+        if self.accused is not None:
+            self.accused.blamed = True
+
+    def condemn(self, done: Row | None = None) -> Row | None:
+        """Take out and return the accused row; None when there is none, or it is the one just `done`."""
+        row, self.accused = self.accused, None
+        if row is None or row is done or row not in self.rows:
+            return None
+        self.rows.remove(row)
+        return row
 
 
 class Backlog:
@@ -149,6 +161,24 @@ class Backlog:
             self.held(row.suspect).rows.appendleft(row)
         else:
             self.ready.appendleft(row)
+
+    def call_witness(self, held: Suspects) -> bool:
+        """Put a row that was never alone at a crash before the accused one; False when there is none.
+
+        A server that dies whatever it is sent would make any row look guilty: it dies of the witness too.
+        """
+        if held.accused is None or held.accused not in held.rows:
+            return False
+        self.refill(1)
+        witness = next((row for row in (*held.rows, *self.ready) if not row.blamed), None)
+        if witness is None:
+            return False
+        (self.ready if witness in self.ready else held.rows).remove(witness)
+        held.rows.remove(held.accused)
+        held.rows.append(held.accused)
+        held.rows.appendleft(witness)
+        witness.suspect = held.url
+        return True
 
     def held(self, url: str) -> Suspects:
         """Return the suspects of one server."""

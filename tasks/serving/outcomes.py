@@ -67,6 +67,14 @@ def _bad_request(where: str, message: str) -> Exception:
     return RowError(Code.POISON, f"the server refuses this request: {where}")
 
 
+def is_foreign(status: int) -> bool:
+    """Whether a status of `/health` shows that no SGLang server answers: it says 200, or 503 while it loads.
+
+    A proxy in front of one says 5xx while it has nothing behind it, and may say 408 or 429.
+    """
+    return not (200 <= status < 300 or status in _BUSY or status >= 500)
+
+
 def error_message(body: bytes) -> str:
     """Return the text of an error body, cut to `MESSAGE_BYTES`.
 

@@ -70,7 +70,8 @@ class Server:
         self.started: ServerProcess | None = None  # the process that this run started, if it did
         self.error: Exception | None = None
         self.flights: dict[str, Flight] = {}
-        self.away_since = time.monotonic()
+        self.opened = self.away_since = time.monotonic()
+        self.useful = True  # since it was away: a server that dies before it completes a row was never back
         self.busy_until = 0.0
         self.busy_since: float | None = None
         self.busy_times = 0
@@ -89,6 +90,7 @@ class Server:
         if report.restarted is not None:
             self.started = report.restarted.process
         self.reopen()
+        self.opened = time.monotonic()
         self.busy_until, self.busy_since, self.busy_times, self.failures_in_a_row = 0.0, None, 0, 0
         self.window = open_window(self.wished, report.slots, self.sharers)
 
@@ -99,8 +101,9 @@ class Server:
 
     def shut(self, state: str, error: Exception | None = None) -> None:
         """Take it out: `AWAY` until a fresh probe, or `CLOSED` for good with the error."""
-        if self.state != AWAY:
-            self.away_since = time.monotonic()
+        now = time.monotonic()
+        if self.state != AWAY and (self.useful or now - self.opened > self.patience.settled_seconds):
+            self.away_since, self.useful = now, False
         self.state, self.error = state, error
 
     def has_room(self, now: float) -> bool:
@@ -114,6 +117,7 @@ class Server:
     def answered(self, completion: Completion) -> None:
         """Learn from a completed row."""
         count = completion.output_ids.size
+        self.useful = True
         self.finished += 1
         self.generated += count
         self.failures_in_a_row, self.busy_since, self.busy_times = 0, None, 0

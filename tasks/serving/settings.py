@@ -45,6 +45,7 @@ class Patience:
         busy_seconds: how long a server may refuse every row as full before it must pass a fresh probe.
         deadline_floor_seconds: no attempt is given up for slowness before.
         alarm_seconds: least time between two fresh probes for replies with broken ids.
+        settled_seconds: open for so long, a server that goes away had been back although it completed no row.
         breaker_failures: failed attempts in a row before a server must pass a fresh probe.
     """
 
@@ -61,6 +62,7 @@ class Patience:
     busy_seconds: float = 120.0
     deadline_floor_seconds: float = 300.0
     alarm_seconds: float = 60.0
+    settled_seconds: float = 300.0
     breaker_failures: int = 8
 
     def backoff(self, times: int) -> float:

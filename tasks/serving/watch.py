@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -15,17 +15,22 @@ if TYPE_CHECKING:
     from tasks.serving.fleet import Fleet
 
 
+UNREADY_LOOKS: Final = 2
+"""So many looks in a row must find a server unready: one `/health` that took too long makes it so as well."""
+
+
 @attrs.define(slots=True)
 class Gaze:
     """What a watcher remembers between two looks.
 
     Args:
-        stamp: the scheduler's snapshot times when it was last seen to move.
+        stamp: the scheduler's snapshot times when it was last seen to move; an idle one moves too.
         stamp_at: when that was, our monotonic seconds (so no clock jump counts).
         quiet_since: since when the server knows of no work although we have rows there; None if it does.
         quiet_stamp: the snapshot of that moment: only a later one shows that it still knows of none.
         adapted: the snapshot that the window was last adapted to.
         silent: failed looks in a row.
+        unready: looks in a row at which it wanted no rows.
     """
 
     stamp: tuple[float, ...] = ()
@@ -34,12 +39,12 @@ class Gaze:
     quiet_stamp: tuple[float, ...] = ()
     adapted: tuple[float, ...] = ()
     silent: int = 0
+    unready: int = 0
 
     def look(self, loads: Loads, in_flight: int, now: float) -> None:
         """Take in one look."""
-        self.silent = 0
         ticks = loads.stamp != self.stamp or not any(loads.stamp)  # before 0.5.9 there is no stamp to look at
-        if loads.running + loads.waiting == 0 or (ticks and loads.running > 0):
+        if not in_flight or (ticks and (loads.running > 0 or loads.waiting == 0)):
             self.stamp, self.stamp_at = loads.stamp, now
         if not in_flight or loads.running + loads.waiting:
             self.quiet_since = None
@@ -69,11 +74,15 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
         _drop_overdue(server)
         try:
             loads = await server.client.loads(timeout_seconds=server.patience.look_seconds)
+            ready = await server.client.takes_work(timeout_seconds=server.patience.look_seconds)
         except AttemptError as error:
             gaze.silent += 1
             if gaze.silent >= server.patience.silent_looks:
                 return fleet.doubt(server, f"no look at its loads for {gaze.silent} times: {error}")
             continue
+        gaze.silent, gaze.unready = 0, 0 if ready else gaze.unready + 1
+        if gaze.unready >= UNREADY_LOOKS:
+            return fleet.evict(server, "it drains, is paused or unwell (/ready is 503)", drop=False)
         if loads is None:
             continue
         server.loads, now = loads, time.monotonic()

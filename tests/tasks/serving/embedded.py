@@ -37,6 +37,12 @@ SAMPLING = {
     "repetition_penalty": 1.0,
 }
 
+COUNT = 24
+"""Rows of one test of the fault tables."""
+
+Right = dict[str, list[int]]
+"""Row to output ids, as an undisturbed run gives them."""
+
 
 def _name(token: int) -> str:
     return TEMPLATE.tokenizer.id_to_token(token) or str(token)

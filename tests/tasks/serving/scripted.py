@@ -52,10 +52,12 @@ class Scripted:
         self.seen: list[dict[str, Any]] = []
         self.requests: list[web.Request] = []
         self.aborted: list[str] = []
+        self.deaths = 0
         self.running = 0
         self.most_running = 0
         self.tries: Counter[tuple[int, ...]] = Counter()
         self.url = ""
+        self._bouncing: asyncio.Task[None] | None = None
         self._site: web.TCPSite | None = None
         self._runner: web.AppRunner | None = None
 
@@ -158,6 +160,17 @@ class Scripted:
                     connection.transport.abort()
             await self._runner.cleanup()
             self._runner = None
+
+    def bounce(self) -> None:
+        """Die as soon as may be, and come back a moment later; once for all that ask meanwhile."""
+        if self._bouncing is None or self._bouncing.done():
+            self.deaths += 1
+            self._bouncing = asyncio.ensure_future(self._bounce())
+
+    async def _bounce(self) -> None:
+        await self.stop()
+        await asyncio.sleep(0.3)  # long enough to be seen as away
+        await self.start_again()
 
     async def start_again(self) -> None:
         """Come back on the same port."""

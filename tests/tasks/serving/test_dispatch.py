@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -175,7 +176,7 @@ async def test_an_outage_costs_no_attempts() -> None:
             nonlocal died
             if before == 10 and not died:
                 died = True
-                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(_bounce(server)))
+                server.bounce()
                 await asyncio.Event().wait()
 
         server.hook = die
@@ -184,12 +185,6 @@ async def test_an_outage_costs_no_attempts() -> None:
         assert_right(lane)
         assert lane.failures == []
         assert dispatch.stats().outcomes["crash"] >= 1
-
-
-async def _bounce(server: Scripted) -> None:
-    await server.stop()
-    await asyncio.sleep(0.3)
-    await server.start_again()
 
 
 async def test_a_dead_server_hands_its_rows_to_the_other() -> None:
@@ -227,7 +222,7 @@ async def test_a_row_that_kills_servers_is_parked() -> None:
 
         async def die(body: dict, before: int) -> None:
             if body["input_ids"][2] == 7:
-                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(_bounce(server)))
+                server.bounce()
                 await asyncio.Event().wait()
 
         server.hook = die
@@ -238,6 +233,59 @@ async def test_a_row_that_kills_servers_is_parked() -> None:
         assert all(c.sent for c in rows.values())
         assert {(row, alone) for row, outcome, alone in lane.failures} == {("s:7#t0~s0", True)}
         assert len(lane.failures) == 2
+
+
+@pytest.mark.parametrize("killers", [{7}, {7, 8}, {18, 19}], ids=["one", "two neighbours", "the last two"])
+async def test_rows_that_kill_servers_are_told_from_the_others(killers: set[int]) -> None:
+    """Each is parked after its two crashes, although it also dies when it is the other's witness."""
+    async with scripted_server() as server:
+
+        async def die(body: dict, before: int) -> None:
+            if body["input_ids"][2] in killers:
+                server.bounce()
+                await asyncio.Event().wait()
+
+        server.hook = die
+        lane = ListLane(requests(20))
+        await _run(lane, server, max_attempts=2)
+    rows, guilty = lane.by_row(), {f"s:{number}#t0~s0" for number in killers}
+    assert {name for name, c in rows.items() if c.code == "poison"} == guilty
+    assert Counter(lane.failures) == {(name, "crash", True): 2 for name in guilty}
+
+
+async def test_a_crash_loop_blames_no_row() -> None:
+    """The server dies of every row it is sent, eight times; then it is sound: no row is parked.
+
+    The row before the first that is made may look guilty once.
+    """
+    async with scripted_server() as server:
+
+        async def die(body: dict, before: int) -> None:
+            if server.deaths < 8:
+                server.bounce()
+                await asyncio.Event().wait()
+
+        server.hook = die
+        lane = ListLane(requests(20))
+        await _run(lane, server, max_attempts=2)
+        assert_right(lane)
+        assert server.deaths == 8
+        assert len(lane.failures) <= 1
+
+
+async def test_a_crash_loop_without_end_ends_the_run() -> None:
+    """A server that never completes a row was never back: after the limit the run ends, no row is spent."""
+    async with scripted_server() as server:
+
+        async def die(body: dict, before: int) -> None:
+            server.bounce()
+            await asyncio.Event().wait()
+
+        server.hook = die
+        lane = ListLane(requests(40))
+        with pytest.raises(SurroundingsError, match=rf"{server.url} for \d+ s"):
+            await _run(lane, server, max_attempts=2, ready_timeout_seconds=3.0)
+        assert (lane.failures, lane.completions) == ([], [])
 
 
 async def test_changed_weights_end_the_run() -> None:

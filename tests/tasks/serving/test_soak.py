@@ -104,7 +104,7 @@ async def test_nothing_is_lost_doubled_or_invented(nursery: Nursery) -> None:
     both = [nursery.start(), nursery.start()]
     lanes = [ListLane(planned[start::LANES]) for start in range(LANES)]
     over = asyncio.Event()
-    async with Fleet(fleet_settings(*(s.url for s in both), ready_timeout_seconds=120.0)) as fleet:
+    async with Fleet(fleet_settings(*(s.url for s in both), ready_timeout_seconds=600.0)) as fleet:
         await fleet.ensure()
         tormenting = asyncio.ensure_future(_torment(nursery, both, lanes, luck, over))
         try:
