@@ -133,7 +133,7 @@ class ServerClient:
             status, body = await self.call("GET", "/health", timeout_seconds=timeout_seconds)
         except AttemptError as error:
             if isinstance(error.__cause__, aiohttp.ClientResponseError):
-                return "foreign", f"{self.url}/health: no HTTP: {error.__cause__.message[:200]}"
+                return "foreign", "no HTTP: " + " ".join(error.__cause__.message.split())[:200]
             return "absent" if error.outcome == "refused" else "loading", str(error)
         if status == 200:
             return "ready", "HTTP 200"
@@ -158,8 +158,7 @@ class ServerClient:
         for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
             try:
                 status, body = await self.call("GET", path)
-            except AttemptError as error:
-                told.append(str(error))
+            except AttemptError:
                 break
             told.append(f"{path}: HTTP {status} {error_message(body)[:80]}".rstrip())
         return SurroundingsError(f"{self.url}: expected an SGLang server, got " + "; ".join(told))

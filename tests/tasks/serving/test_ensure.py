@@ -1,7 +1,10 @@
 """Making servers fit: patience, policy, probe; over a scripted server on a real socket."""
 
 import asyncio
-from collections.abc import Callable
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -68,6 +71,68 @@ async def test_a_server_that_never_comes_is_named(health: int | None) -> None:
             await server.stop()
         with pytest.raises(SurroundingsError, match=rf"{server.url}.*for \d s"):
             await _ensure(server, ready_timeout_seconds=1.0)
+
+
+@asynccontextmanager
+async def _web_server(status: int, body: str, health: int) -> AsyncIterator[str]:
+    """Another web server: one answer to everything, another status for `/health`."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=health if request.path == "/health" else status, text=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "health", "words"),
+    [
+        pytest.param(404, '{"detail":"Not Found"}', 404,
+                     "/health: HTTP 404 Not Found; /server_info: HTTP 404", id="404"),
+        pytest.param(404, "<html>nginx", 200, "/server_info: HTTP 404 <html>nginx", id="healthy"),
+        pytest.param(302, "", 302, "/health: HTTP 302", id="a login page"),
+        pytest.param(401, "who are you", 401, "/health: HTTP 401 who are you", id="a password"),
+        pytest.param(200, "hello", 200, "/server_info: HTTP 200 hello", id="no JSON"),
+    ],
+)  # fmt: skip
+async def test_another_web_server_is_refused_at_once(status: int, body: str, health: int, words: str) -> None:
+    """It is not waited for as if it were loading; the error shows what each of SGLang's paths answered."""
+    async with _web_server(status, body, health) as url:
+        began = time.monotonic()
+        with pytest.raises(SurroundingsError, match=re.escape("expected an SGLang server, got ")) as caught:
+            await ensure_servers(settings(url, ready_timeout_seconds=60.0))
+    assert time.monotonic() - began < 30.0
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(url)
+
+
+async def test_what_speaks_no_http_is_refused_at_once() -> None:
+    """An SSH server's greeting: no HTTP, told with what came."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(SurroundingsError, match=r"expected an SGLang server, got .*no HTTP: .*SSH-2"):
+            await ensure_servers(settings(f"http://127.0.0.1:{port}", ready_timeout_seconds=60.0))
+
+
+async def test_a_proxy_without_a_server_behind_it_is_waited_for() -> None:
+    """502 and 503 are what a proxy says of a server that is still starting."""
+    async with _web_server(502, "Bad Gateway", 502) as url:
+        with pytest.raises(SurroundingsError, match="expected a ready SGLang server, not so for 1 s"):
+            await ensure_servers(settings(url, ready_timeout_seconds=1.0))
 
 
 def _changed(change: Callable[[dict[str, Any]], None]) -> Callable[[Scripted], None]:
