@@ -165,6 +165,11 @@ def _bad(name: str, keep: Callable[[int, Any], Any], **sampling: Any) -> Case:
     return Case(name, "/generate", ask(QUESTION, sampling=sampling), keep)
 
 
+def _scored(name: str, sampling: dict[str, Any] | None = None, /, **fields: Any) -> Case:
+    sampling = {"max_new_tokens": 3} | (sampling or {})
+    return Case(name, "/generate", ask(QUESTION, rid="lp", sampling=sampling, return_logprob=True, **fields))
+
+
 CASES = [
     # completions
     Case("greedy", "/generate", ask(QUESTION, rid="greedy")),
@@ -205,6 +210,31 @@ CASES = [
     Case("presence penalty", "/generate", ask(QUESTION, rid="pres", sampling={"presence_penalty": 0.7})),
     Case("logprobs", "/generate",
          ask(QUESTION, rid="lp", sampling={"max_new_tokens": 3}, return_logprob=True)),
+    _scored("logprobs of the prompt", logprob_start_len=0),
+    _scored("logprobs from its middle on", logprob_start_len=15),
+    _scored("logprobs of its last id", logprob_start_len=16),
+    _scored("logprobs from its end on", logprob_start_len=17),
+    _scored("logprobs from beyond its end", logprob_start_len=18),
+    _scored("best ids", logprob_start_len=14, top_logprobs_num=3),
+    _scored("best ids of the output alone", top_logprobs_num=2),
+    _scored("logprobs with texts", logprob_start_len=15, top_logprobs_num=1, return_text_in_logprobs=True),
+    _scored("logprobs, cap zero", {"max_new_tokens": 0}, logprob_start_len=12, top_logprobs_num=1),
+    _scored("logprobs, cold", {"temperature": 0.5, "top_p": 1e-6}, logprob_start_len=14, top_logprobs_num=2),
+    _scored("logprobs, hot", {"temperature": 2.0, "top_p": 1e-6}, logprob_start_len=14, top_logprobs_num=2),
+    _scored("logprobs, cold but greedy", {"temperature": 0.5, "top_k": 1}, top_logprobs_num=2),
+    _scored("logprobs, penalised", {"max_new_tokens": 5, "repetition_penalty": 1.3}, logprob_start_len=14,
+            top_logprobs_num=2),
+    _scored("logprobs, penalised by frequency", {"max_new_tokens": 5, "frequency_penalty": 1.5},
+            logprob_start_len=14, top_logprobs_num=2),
+    _scored("logprobs, biased", {"logit_bias": {"577": 2.0}}, logprob_start_len=14, top_logprobs_num=2),
+    _scored("logprobs, min_p and top_k cut", {"temperature": 1.0, "top_k": 3, "top_p": 1e-6, "min_p": 0.1},
+            top_logprobs_num=2),
+    Case("best ids are for who asks", "/generate", ask(QUESTION, rid="notasked", top_logprobs_num=2)),
+    Case("logprobs of a batch, each its own", "/generate", {"input_ids": [QUESTION, OTHER],
+         "rid": ["l0", "l1"], "sampling_params": GREEDY | {"max_new_tokens": 2},
+         "return_logprob": [True, False], "logprob_start_len": [15, -1], "top_logprobs_num": [1, 0]}),
+    Case("logprobs in a stream", "/generate", ask(QUESTION, rid="ls", stream=True, return_logprob=True,
+         logprob_start_len=15, top_logprobs_num=1, sampling={"max_new_tokens": 3}), last_event),
     Case("a batch", "/generate", ask([QUESTION, OTHER], rid=["b0", "b1"])),
     Case("a batch of one", "/generate", ask([QUESTION], rid=["b2"])),
     Case("a batch with one rid", "/generate", ask([QUESTION, OTHER], rid="b3")),
