@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up test test-browser test-sglang test-postgres bench lint lock clean
+.PHONY: demo up test test-browser test-sglang test-postgres soak bench lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
@@ -25,14 +25,23 @@ $(VENV)/.browser-ready: .ci/browser.lock.txt $(VENV)/.test-ready
 	touch $@
 
 # A genuine SGLang on the CPU, in an environment of its own (about 10 GB), held against the stand-in.
-SGLANG_VENV := .venv-sglang
+# `make test-sglang SGLANG=0.5.9` takes an older one instead, tells what it answers otherwise, and runs a job on it.
+SGLANG_VENV := .venv-sglang$(addprefix -,$(SGLANG))
+SGLANG_PACKAGES := $(if $(SGLANG),sglang==$(SGLANG),--no-deps -r .ci/sglang.lock.txt)
+SGLANG_TESTS := tests/contract$(if $(SGLANG),/test_older.py tests/contract/test_main_flow.py -s)
 test-sglang: $(VENV)/.test-ready $(SGLANG_VENV)/.ready
-	RAWSEQ_SGLANG_PYTHON=$(CURDIR)/$(SGLANG_VENV)/bin/python $(BIN)/python -m pytest tests/contract
+	$(if $(SGLANG),RAWSEQ_SGLANG_OLDER=1) RAWSEQ_SGLANG_PYTHON=$(CURDIR)/$(SGLANG_VENV)/bin/python \
+	  $(BIN)/python -m pytest $(SGLANG_TESTS)
 
 $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 	$(PYTHON) -m venv $(SGLANG_VENV)
-	$(SGLANG_VENV)/bin/python -m pip install -q --no-deps -r .ci/sglang.lock.txt
+	$(SGLANG_VENV)/bin/python -m pip install -q $(SGLANG_PACKAGES)
 	touch $@
+
+# Many rows through faults and kills at random, about half an hour; the logs lie beside the tests (soak.md).
+SOAKS := tests/tasks/serving/test_soak.py
+soak: $(VENV)/.test-ready
+	RAWSEQ_SOAK_ROWS=$${RAWSEQ_SOAK_ROWS:-20000} $(BIN)/python -m pytest -s $(SOAKS)
 
 bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should have nothing else to do
 	$(BIN)/python -m tests.bench

@@ -34,6 +34,9 @@ from tasks.serving.protocol import SAMPLING_DEFAULTS
 EMPTY_TRIES: Final = 5
 """A server that answers without ids so many times in a row does so always."""
 
+END_ROOM: Final = 2
+"""Cap when the end is forced: SGLang 0.5.9 and before call an end on the last allowed id `length`."""
+
 
 @attrs.frozen(slots=True, eq=False)
 class ProbeReport:
@@ -133,7 +136,7 @@ async def _forced(
     client: ServerClient, plan: ProbePlan, name: str, token: int, *, ends: bool = False
 ) -> list[Check]:
     params = SAMPLING_DEFAULTS | {
-        "max_new_tokens": 1,
+        "max_new_tokens": END_ROOM if ends else 1,
         "temperature": 0.0,
         "logit_bias": {str(token): FORCE},
     }
@@ -194,22 +197,29 @@ async def _tokenizer(client: ServerClient, plan: ProbePlan, info: ServerInfo) ->
 
 
 async def _chat_channel(client: ServerClient, plan: ProbePlan, info: ServerInfo) -> list[Check]:
+    """Show what chat completions lose: as the server has it, and without its parser where it has one."""
+    checks = [await _chat(client, plan, "chat_content", f"parser {info.reasoning_parser or 'off'}")]
+    if info.reasoning_parser:
+        checks.append(await _chat(client, plan, "chat_unparsed", "no parser", separate_reasoning=False))
+    return checks
+
+
+async def _chat(client: ServerClient, plan: ProbePlan, name: str, parser: str, **fields: Any) -> Check:
     expected = "the answer with its closer, in one piece"
     try:
         reply = await client.chat(
-            [{"role": "user", "content": plan.question}], plan.max_new_tokens, temperature=0.0
+            [{"role": "user", "content": plan.question}], plan.max_new_tokens, temperature=0.0, **fields
         )
     except ServerError as error:
-        return [Check("chat_content", "chat", False, expected, f"no answer: {str(error)[:200]}")]
+        return Check(name, "chat", False, expected, f"no answer: {str(error)[:200]}")
     message = _message(reply)
     content, apart = message.get("content") or "", message.get("reasoning_content")
     closers = [plan.name_of(i) for i in plan.closer_ids]
     whole = bool(content) and all(name in content for name in closers) and not apart
-    parser = f"parser {info.reasoning_parser or 'off'}"
     got = f"{parser}: content {shorten(str(content))}"
     if apart:
         got += f", reasoning_content {shorten(str(apart))}: the closer belongs to neither"
-    return [Check("chat_content", "chat", whole, expected, got)]
+    return Check(name, "chat", whole, expected, got)
 
 
 def _message(reply: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,6 +196,7 @@ _KNOWN_META: Final = frozenset(
         "cached_tokens",
         "weight_version",
         "num_retractions",
+        "total_retractions",
         "hidden_states",
         "output_token_logprobs",
         "output_top_logprobs",
@@ -214,7 +215,7 @@ def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
         "prompt_tokens": _count(meta, "prompt_tokens"),
         "completion_tokens": _count(meta, "completion_tokens"),
         "cached_tokens": _count(meta, "cached_tokens"),
-        "num_retractions": _count(meta, "num_retractions"),
+        "num_retractions": _count(meta, "num_retractions", "total_retractions"),  # the second up to 0.5.9
         "finish_reason": meta["finish_reason"],
         "latency_seconds": round(sent.latency_seconds, 6),
         "finished_at": sent.finished_at,
@@ -222,9 +223,9 @@ def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
     }
 
 
-def _count(meta: dict[str, Any], key: str) -> int | None:
-    value = meta.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _count(meta: dict[str, Any], *keys: str) -> int | None:
+    values = (meta.get(key) for key in keys)
+    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
 
 
 def _extras(meta: dict[str, Any]) -> dict[str, Any]:

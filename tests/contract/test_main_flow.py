@@ -1,22 +1,17 @@
 """The main flow against a genuine SGLang that is started with its parser on."""
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import SurroundingsError
 from tasks.serving.process import find_server, without_flags
-from tasks.serving.stop import stop_server
-from tests.contract.conftest import FLAGS, START_SECONDS, end_group, start_genuine, wait_until_ready
+from tests.contract.conftest import START_SECONDS
 from tests.jobs import write_job, write_prompts
 
 RECORDS = 9
@@ -24,20 +19,6 @@ ROWS = RECORDS + RECORDS // 3
 """Every third record has two turns."""
 
 FLOW_SECONDS = START_SECONDS + 600.0
-
-
-@pytest.fixture
-def own_genuine(tmp_path: Path) -> Iterator[str]:
-    """A genuine server of this test's own, parser on; ended with whatever was started in its place."""
-    process, url = start_genuine(os.environ["RAWSEQ_SGLANG_PYTHON"], tmp_path, FLAGS)
-    try:
-        wait_until_ready(url, process, tmp_path / "log")
-        yield url
-    finally:
-        with suppress(SurroundingsError):
-            asyncio.run(stop_server(find_server(url), 5.0))
-        if process.poll() is None:
-            end_group(process)
 
 
 def rawseq(env: dict[str, str], cwd: Path, *arguments: str) -> dict[str, Any]:
@@ -55,18 +36,16 @@ def rawseq(env: dict[str, str], cwd: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.sglang
-@pytest.mark.skipif(
-    "RAWSEQ_SGLANG_PYTHON" not in os.environ, reason="restarts the server: only one of its own"
-)
+@pytest.mark.skipif("RAWSEQ_SGLANG_PYTHON" not in os.environ, reason="restarts the server: only one of ours")
 @pytest.mark.timeout(START_SECONDS + FLOW_SECONDS + 120)
 def test_a_genuine_server_is_restarted_and_used(
-    own_genuine: str, tmp_path: Path, rawseq_env: dict[str, str]
+    genuine_url: str, tmp_path: Path, rawseq_env: dict[str, str]
 ) -> None:
     """Parser found, taken off, probed faithful; every row made and committed; the dataset verifies."""
-    before = find_server(own_genuine)
+    before = find_server(genuine_url)
     job = write_job(
         tmp_path / "job.yaml",
-        own_genuine,
+        genuine_url,
         write_prompts(tmp_path / "p.jsonl", RECORDS),
         tmp_path / "out",
         servers={"restart": "local", "ready_timeout_seconds": START_SECONDS},
@@ -79,7 +58,7 @@ def test_a_genuine_server_is_restarted_and_used(
     assert ran["rows"]["total"] == ROWS
     assert "restarted without --reasoning-parser" in ran["stderr"]
     assert "faithful · SGLang 0.5" in ran["stderr"]
-    after = find_server(own_genuine)
+    after = find_server(genuine_url)
     assert after.pid != before.pid
     assert after.argv == without_flags(before.argv) != before.argv
     assert (after.env, after.cwd) == (before.env, before.cwd)
@@ -88,5 +67,5 @@ def test_a_genuine_server_is_restarted_and_used(
     made = [path for path in (tmp_path / "out").rglob("provenance/*") if path.is_file()]
     served = [row for path in made for row in pq.read_table(path).to_pylist()]
     assert len(served) == ROWS
-    assert own_genuine in json.dumps(served, default=str)
+    assert genuine_url in json.dumps(served, default=str)
     print({key: ran[key] for key in ("rows", "tokens", "seconds")}, f"pid {before.pid} → {after.pid}")

@@ -217,6 +217,22 @@ async def test_a_passing_fault_is_no_evidence(meta: dict[str, Any]) -> None:
     assert (report.probe.verdict, left) == (FAITHFUL, [])
 
 
+async def test_a_server_that_looks_at_the_cap_first_is_faithful() -> None:
+    """SGLang 0.5.9 and before: an end on the last allowed id is `length`. That is no corruption."""
+    async with scripted_server() as server:
+        right = server.reply
+
+        def reply(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
+            answer, cap = right(body, **changes), body["sampling_params"]["max_new_tokens"]
+            if len(answer["output_ids"]) >= cap:
+                answer["meta_info"]["finish_reason"] = {"type": "length", "length": cap}
+            return answer
+
+        server.reply = reply  # type: ignore[method-assign]
+        report = await _ensure(server)
+    assert report.probe.verdict == FAITHFUL
+
+
 async def test_a_model_that_does_not_close_is_unknown_not_unfaithful() -> None:
     """The cap cuts the answer: nothing is proved against the server, and a note says so."""
 

@@ -83,6 +83,12 @@ def test_a_reply_is_kept_verbatim(finish: dict[str, Any], reason: str, matched: 
     assert (done.facts["rid"], done.facts["server"], done.facts["num_retractions"]) == (RID, SENT.url, 1)
 
 
+def test_retractions_are_counted_under_their_older_name() -> None:
+    """SGLang 0.5.9 says `total_retractions`."""
+    done = read_reply(ROW, 200, _reply([8, 9], STOP, total_retractions=2), SENT)
+    assert (done.facts["num_retractions"], done.facts["extras"]) == (2, {})
+
+
 def test_extras_are_bounded() -> None:
     """A reply with megabytes of unknown keys leaves at most `EXTRA_BYTES` of them."""
     done = read_reply(
