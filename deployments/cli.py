@@ -5,7 +5,6 @@ Exit status: 0 fine, 1 failed, 2 bad arguments or job, 3 not complete yet, 4 unk
 """
 
 import json
-import os
 import signal
 import sys
 from types import FrameType
@@ -47,21 +46,25 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def main() -> None:
+def run_command() -> NoReturn:
     """Run the command line; every deliberate error becomes one message and its exit status."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing: we need none
-    as_json = "--json" in sys.argv
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.ClickException as error:
+        _tell_json("UsageError", error.format_message())
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; what is committed stays, the same command resumes", err=True)
         sys.exit(130)
     except RawseqError as error:
-        if as_json:
-            click.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+        _tell_json(type(error).__name__, str(error))
         click.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_status)
+
+
+def _tell_json(kind: str, message: str) -> None:
+    if "--json" in sys.argv:
+        click.echo(json.dumps({"error": {"type": kind, "message": message}}))

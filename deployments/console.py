@@ -1,5 +1,7 @@
 """What a person sees on a terminal: a bar that moves, tables, sequences with coloured segments."""
 
+import os
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,12 @@ from tasks.report import verdict_rows
 
 REFRESH_SECONDS = 0.2
 
+UNCUT_COLUMNS = 1_000_000
+"""For files and pipes: programs read lines whole."""
+
+INDENT = " " * 11
+"""Text of a segment stands under the name of it."""
+
 SEGMENT_STYLES = {
     "prompt": "bright_black",
     "opener": "bold magenta",
@@ -27,6 +35,14 @@ SEGMENT_STYLES = {
     "end": "bold magenta",
     "unknown": "red",
 }
+
+
+def output() -> Console:
+    """Return the console of what a verb reports; lines and tables are cut at the width of a terminal only."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        return Console(width=UNCUT_COLUMNS)
+    return console
 
 
 @contextmanager
@@ -95,7 +111,11 @@ def print_sequence(
         shown = inside if len(inside) <= 8 else [*inside[:4], "…", *inside[-3:]]
         head = f"{part.kind:>10} [{part.start}, {part.stop})  ids {' '.join(map(str, shown))}"
         console.print(Text(head, style="dim"), soft_wrap=True)
-        console.print(Padding(Text(decode(inside), style=style), (0, 0, 0, 11)))
+        text = decode(inside)
+        if console.is_terminal:  # which may wrap it, indented
+            console.print(Padding(Text(text, style=style), (0, 0, 0, len(INDENT))))
+        else:
+            console.print(Text(textwrap.indent(text, INDENT, lambda line: True)), soft_wrap=True)
 
 
 def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:

@@ -5,17 +5,20 @@ server of its own for the time of the run.
 """
 
 import asyncio
+import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import httpx
 from rich.console import Console
 
 from deployments.console import moving_bar
-from tasks.errors import RawseqError
+from tasks.errors import RawseqError, SurroundingsError
 from tasks.report import Summary
 from tasks.run import OBSERVER, Run
 from tasks.spec import JobSpec
@@ -34,6 +37,16 @@ def quiet_prefect(console: Console) -> None:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")
+
+
+class _ToldOnce(logging.Filter):
+    """Keeps what this command tells itself, in one line, from the console; the Prefect server gets all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out our own errors with their tracebacks, and the closing state of what failed."""
+        error = record.exc_info[1] if record.exc_info else None
+        ended = record.levelno >= logging.ERROR and record.getMessage().startswith("Finished in state")
+        return not (ended or isinstance(error, RawseqError))
 
 
 def run_generate(job: JobSpec, console: Console, workers: int = 1) -> Summary:
@@ -69,8 +82,11 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
 
     Raises:
         RawseqError: the error that stopped the run.
+        SurroundingsError: the Prefect server does not answer, or refuses.
         FlowFailedError: when the flow crashed for another reason.
     """
+    for handler in logging.getLogger().handlers:  # Prefect's console, since its import
+        handler.addFilter(_ToldOnce())
     runs: list[Run] = []
     interrupts: list[int] = []
 
@@ -83,11 +99,11 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
     with moving_bar(console, lambda: runs[0].progress if runs else None):
         state = _run(flow, interrupts)
     summary = runs[0].summary if runs else None
-    if summary is not None:
+    if summary is not None:  # the ledger has it, whatever became of Prefect
         return summary
     if interrupts:
         raise KeyboardInterrupt
-    error = asyncio.run(state.aresult(raise_on_failure=False))
+    error = state if isinstance(state, Exception) else asyncio.run(state.aresult(raise_on_failure=False))
     if isinstance(error, RawseqError):
         raise error
     raise FlowFailedError(f"the flow run ended as {state.type.value}: {state.message}")
@@ -106,8 +122,26 @@ def _fast_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _unreachable(error: BaseException) -> SurroundingsError:
+    """Return what to tell of a Prefect server that failed: where it should be, and the first cause."""
+    from prefect.settings import get_current_settings
+
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    url = re.sub(r"://[^\s/]*@", "://***@", str(get_current_settings().api.url or ""))
+    said = next(iter(str(cause).splitlines()), "")
+    advice = "start it, or unset PREFECT_API_URL: then Prefect starts one for the time of the run"
+    return SurroundingsError(
+        f"Prefect server {url or 'of this run'}: expected its API, got {type(cause).__name__}: {said}"
+        + (f"; {advice}" if url else "")
+    )
+
+
 async def _returned_state(flow: Callable[..., Any], interrupts: list[int]) -> Any:
     """Run the flow; Ctrl-C cancels it, and is noted, since Prefect may turn the cancellation into a state."""
+    from prefect.exceptions import PrefectException
+
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
@@ -123,6 +157,9 @@ async def _returned_state(flow: Callable[..., Any], interrupts: list[int]) -> An
         if interrupts:
             raise KeyboardInterrupt from None
         raise
+    except (httpx.HTTPError, OSError, PrefectException, RuntimeError) as error:
+        # what a flow raises becomes its state: this is Prefect's own, which says RuntimeError to an outage
+        return _unreachable(error)
     finally:
         if sys.platform != "win32":
             loop.remove_signal_handler(signal.SIGINT)

@@ -7,6 +7,7 @@ import click
 import yaml
 
 from tasks.errors import JobError
+from tasks.jobfile import build_section
 from tasks.spec import ModelSpec
 
 _OPTIONS = (
@@ -32,20 +33,25 @@ def model_spec(
     """Return the model section that the options say.
 
     Raises:
-        JobError: no `--tokenizer`, or a `--template-arg` is no `name=value`.
+        JobError: no `--tokenizer`, code of a repository without its revision, or a `--template-arg` that is
+            no `name=value`.
     """
     if tokenizer is None:
         raise JobError("--tokenizer: expected a model name or folder, got nothing")
-    return ModelSpec(
-        tokenizer=tokenizer,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        template_args=dict(_argument(text) for text in template_args),
-    )
+    given = {
+        "tokenizer": tokenizer,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "template_args": dict(_argument(text) for text in template_args),
+    }
+    return build_section(ModelSpec, given, "options")
 
 
 def _argument(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise JobError(f"--template-arg {text}: expected name=value, e.g. thinking=true")
-    return name, yaml.safe_load(value)
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise JobError(f"--template-arg {text}: expected a YAML value, got {value!r}") from None

@@ -1,14 +1,23 @@
 """Turns the STORE argument of a verb into an open store."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from deployments.demo.home import DemoHome
 from tasks.errors import JobError
+from tasks.jobfile import build_section
 from tasks.spec import StoreSpec
 from tasks.storage.store import ObjectStore, find_job
+
+
+def store_spec(argument: str, where: str = "STORE") -> StoreSpec:
+    """Return the store section of an address that was typed; its endpoint comes from the AWS environment.
+
+    Raises:
+        JobError: it is no address of a store; the message begins with `where`.
+    """
+    return build_section(StoreSpec, {"uri": argument}, where)
 
 
 @contextmanager
@@ -32,7 +41,6 @@ def opened_store(argument: str) -> Iterator[ObjectStore]:
             spec = stack.enter_context(home.store())
             store = find_job(spec, credentials=home.credentials)
         else:
-            spec = StoreSpec(uri=argument, endpoint_url=os.environ.get("AWS_ENDPOINT_URL_S3"))
-            store = find_job(spec)
+            store = find_job(store_spec(argument))
         stack.callback(store.close)
         yield store

@@ -98,7 +98,7 @@ def _clear_away(run: Run, batches: Sequence[Batch], pending: Sequence[Batch]) ->
 def open_plan(run: Run) -> None:
     """Read the plan as it is, and the sources that it names; nothing is added."""
     run.sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
-    run.plan = run.ledger.plan()
+    run.plan = run.ledger.plan_of(run.ledger.committed())
     run.sources.know(run.plan.sources)
     run.sources.seal = (run.spec.job_id, run.resolved_sha256)
 
@@ -193,6 +193,7 @@ async def generate(run: Run, rendered: RenderedBatch) -> int:
     lane = await run.in_thread(
         BatchLane, rendered.journal, rendered.turns, run.progress, rendered.partials, rendered.cap
     )
+    run.progress.refused(len(rendered.journal.done) - resumed)
     rendered.opened.set()
     await run.dispatch.run(lane)
     await run.in_thread(rendered.journal.flush)

@@ -108,7 +108,7 @@ def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> Summary:
         rows=totals.rows,
         tokens=totals.tokens,
         accepted_floor=run.spec.policy.accepted_floor,
-        generated_rows=run.progress.rows_finished,
+        generated_rows=run.progress.rows_made,
         generated_tokens=run.progress.tokens,
         seconds=time.monotonic() - run.progress.started,
     )

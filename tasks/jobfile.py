@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import orjson
 import yaml
@@ -14,6 +14,8 @@ from tasks.spec import JobSpec, Section
 
 SHOWN_CHARACTERS = 80
 """A value in an error message is cut here: a pasted megabyte stays out of logs."""
+
+S = TypeVar("S", bound=Section)
 
 
 def load_job(path: Path, settings: Sequence[str] = ()) -> JobSpec:
@@ -50,10 +52,19 @@ def build_job(data: Mapping[str, Any], where: str) -> JobSpec:
     Raises:
         JobError: lists every wrong field as `where: field.path: expected …, got …`.
     """
+    return build_section(JobSpec, data, where)
+
+
+def build_section(kind: type[S], data: Mapping[str, Any], where: str) -> S:
+    """Validate `data` as one section; see `build_job`.
+
+    Raises:
+        JobError: lists every wrong field, one a line.
+    """
     try:
-        return JobSpec.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        lines = [_describe(item, where) for item in error.errors(include_url=False)]
+        lines = [_describe(item, where, kind) for item in error.errors(include_url=False)]
         raise JobError("\n".join(lines)) from None
 
 
@@ -80,33 +91,50 @@ def _parse(path: Path) -> dict[str, Any]:
 def _apply(data: dict[str, Any], setting: str) -> None:
     name, sign, text = setting.partition("=")
     parts = name.split(".")
+    shown = f"--set {_masked(setting)}"
     if not sign or not all(parts):
-        raise JobError(f"--set {setting}: expected path=value, e.g. batch.rows=256")
-    target: dict[str, Any] = data
-    for part in parts[:-1]:
-        inner = target.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise JobError(f"--set {setting}: {part} is {_shown(inner)}, not a section")
-        target = inner
+        raise JobError(f"{shown}: expected path=value, e.g. batch.rows=256")
     try:
-        target[parts[-1]] = yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise JobError(f"--set {setting}: expected a YAML value, got {_shown(text)}") from None
+        raise JobError(f"{shown}: expected a YAML value, got {_shown(text)}") from None
+    target: Any = data
+    for depth, part in enumerate(parts[:-1]):
+        if isinstance(target, dict):
+            target.setdefault(part, {})
+        target = target[_key(target, parts[:depth], part, shown)]
+    target[_key(target, parts[:-1], parts[-1], shown)] = value
 
 
-def _describe(item: Any, where: str) -> str:
-    field = ".".join(str(part) for part in item["loc"]) or "(job)"
-    kind = item["type"]
-    if kind == "missing":
-        return f"{where}: {field}: required, got nothing"
-    if kind == "extra_forbidden":
-        return f"{where}: {field}: unknown field; expected {_siblings(item['loc'])}"
+def _key(target: Any, path: Sequence[str], part: str, shown: str) -> Any:
+    """Return what `part` means in `target`: a field of a section, or the number of an item in a list."""
+    place = ".".join(path)
+    if isinstance(target, dict):
+        return part
+    if not isinstance(target, list):
+        raise JobError(f"{shown}: {place} is {_shown(target)}, not a section or a list")
+    if not part.isdecimal() or int(part) >= len(target):
+        numbers = f"0 to {len(target) - 1}" if target else "none: it is empty"
+        raise JobError(f"{shown}: expected an item of {place} ({numbers}), got {part!r}")
+    return int(part)
+
+
+def _describe(item: Any, where: str, kind: type[Section]) -> str:
+    field = ".".join(str(part) for part in item["loc"])
+    place = f"{where}: {field}" if field else where
+    if item["type"] == "missing":
+        return f"{place}: required, got nothing"
+    if item["type"] == "extra_forbidden":
+        return f"{place}: unknown field; expected {_siblings(item['loc'], kind)}"
     message = item["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{where}: {field}: {message}, got {_shown(item['input'])}"
+    message = message.replace("String should have at least 1 character", "expected text, not nothing")
+    if isinstance(item["input"], dict) and item["type"] == "value_error":
+        return f"{place}: {message}"  # fields that do not go together: the message names them
+    return f"{place}: {message}, got {_shown(item['input'])}"
 
 
-def _siblings(location: Sequence[Any]) -> str:
-    section: Any = JobSpec
+def _siblings(location: Sequence[Any], kind: type[Section]) -> str:
+    section: Any = kind
     for part in location[:-1]:
         section = _section_in(section if isinstance(part, int) else section.model_fields[part].annotation)
     return ", ".join(section.model_fields)
@@ -124,5 +152,10 @@ def _shown(value: Any) -> str:
         text = orjson.dumps(value).decode()
     except TypeError:
         text = repr(value)
-    text = re.sub(r"://[^\s/@\"']+@", "://***@", text)  # what stands before the @ of an address is a secret
+    text = _masked(text)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def _masked(text: str) -> str:
+    """Hide what stands before the last @ of an address: it is a secret, and may hold slashes."""
+    return re.sub(r"://[^\s\"']*@", "://***@", text)

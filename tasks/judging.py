@@ -44,9 +44,8 @@ def judge_file(path: Path, grammar: Grammar) -> Iterator[Judged]:
         DataError: a row has none of the forms that hold token data; names `file:line`.
     """
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
-    numbered = enumerate(rows, start=1)
     seen = 0
-    while part := list(islice(numbered, ROWS_AT_ONCE)):
+    while part := list(islice(rows, ROWS_AT_ONCE)):
         seen += len(part)
         completions = [foreign_completion(grammar, f"{path}:{line}", row) for line, row in part]
         inputs = Ragged.from_rows([c.input_ids for c in completions])
@@ -59,7 +58,8 @@ def judge_file(path: Path, grammar: Grammar) -> Iterator[Judged]:
         raise SourceError(f"{path}: expected rows of token ids, got an empty file")
 
 
-def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield every row with its 1-based line; blank lines are passed over and counted."""
     try:
         with path.open("rb") as file:
             for line, raw in enumerate(file, start=1):
@@ -68,17 +68,20 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 row = orjson.loads(raw)
                 if not isinstance(row, dict):
                     raise SourceError(f"{path}:{line}: expected a JSON object, got {type(row).__name__}")
-                yield row
+                yield line, row
     except OSError as error:
         raise SourceError(f"{path}: cannot read it: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{path}:{line}: expected one JSON object a line, got: {error}") from None
 
 
-def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield every row with its 1-based number."""
+    number = 1
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS_AT_ONCE):
-                yield from batch.to_pylist()
+                yield from enumerate(batch.to_pylist(), number)
+                number += batch.num_rows
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot read it as Parquet: {error}") from None

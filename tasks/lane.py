@@ -65,18 +65,19 @@ class BatchLane:
 
     def finished(self, completion: Completion) -> None:
         """Keep a completion and queue what follows it: a further round of a cut row, or the next turn."""
+        self._progress.generated(completion.output_ids.size)
         settled = self._turns.settle(completion)
         if isinstance(settled, Request):
             self._ready.append(settled)
             return
-        completion = settled
-        self._keep(completion)
-        self._progress.finished(completion.output_ids.size)
-        request, unsent = self._turns.follow(completion)
+        self._keep(settled)
+        self._progress.made()
+        request, unsent = self._turns.follow(settled)
         if request is not None:
             self._ready.append(request)
         for never in unsent:
             self._keep(never)
+        self._progress.refused(len(unsent))
 
     def attempt_failed(self, request: Request, outcome: str, alone: bool) -> None:
         """Note a failed attempt that counts against the row, across restarts."""

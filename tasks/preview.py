@@ -7,6 +7,8 @@ import attrs
 
 from tasks.records import Completion, Request
 from tasks.spec import JobSpec
+from tasks.storage.plan import Plan
+from tasks.storage.planning import new_batches
 from tasks.storage.record import Record
 from tasks.storage.source import open_sources
 from tasks.tokens.grammar import Grammar, discover_grammar
@@ -34,21 +36,33 @@ class Preview:
 
 
 def preview(spec: JobSpec, count: int) -> Preview:
-    """Render the first prompts of a job. Later turns, whose prompts hang on answers, are not among them.
+    """Render the first prompts of a job, planned as a first run would: same order, same refusals.
+
+    Later turns, whose prompts hang on answers, are not among them.
 
     Args:
         spec: the job.
         count: source records to look at.
 
     Raises:
-        SourceError: a prompt file is missing or empty.
+        SourceError: a prompt file is missing, empty or malformed, as a run would say it.
         TokenizerError: the tokenizer cannot be loaded or is provably the wrong one.
     """
     vocabulary = load_vocabulary(spec.model)
     mixes = read_mix(spec.sampling.mix)
     grammar = discover_grammar(vocabulary, [mix.template_args for mix in mixes])
-    records = islice((record for record, _ in open_sources(spec.prompts, spec.store).scan()), count)
+    records = islice(_records(spec, count), count)
     return Preview(vocabulary, grammar, _rows(spec, vocabulary, grammar, mixes, records))
+
+
+def _records(spec: JobSpec, count: int) -> Iterator[Record]:
+    """Yield the records of the first batches as planned: in order, with `error` where nothing is sent."""
+    sources = open_sources(spec.prompts, spec.store)
+    whole_batches = -(-count // spec.batch.rows) * spec.batch.rows  # a batch is mixed as a whole
+    limit = min(whole_batches, spec.prompts.limit or whole_batches)
+    first = spec.model_copy(update={"prompts": spec.prompts.model_copy(update={"limit": limit})})
+    for batch in new_batches(sources, first, Plan(spec.job_id), resolved_sha256=""):
+        yield from sources.read(batch)
 
 
 def _rows(

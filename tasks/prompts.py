@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, field_validator
 
-from tasks.sections import Address, Section, ShownAddress, field, without_credentials
+from tasks.sections import Address, Section, ShownAddress, field
 
 
 class SourceSpec(Section):
@@ -35,7 +35,7 @@ def _source(value: Any) -> Any:
     if isinstance(value, dict):
         return SourceSpec.model_validate(value)
     if isinstance(value, str):
-        return without_credentials(value)
+        return SourceSpec(uri=value).uri
     if isinstance(value, SourceSpec):
         return value
     raise ValueError("expected an address or {uri, weight, name}")

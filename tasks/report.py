@@ -18,11 +18,14 @@ MARK_SECONDS = 0.5
 
 @attrs.define(slots=True)
 class Progress:
-    """Counters of one run. Only finished rows count; the ledger, not this, says what is done.
+    """Counters of one run; the ledger, not this, says what is done.
 
     Args:
         records: source records of the batches this run works on.
         batches: batches this run works on.
+        rows_finished: rows of opened batches that their journals hold: made, resumed, copied or refused.
+        rows_made: of those, the ones that this run had a server make.
+        tokens: output ids that servers made in this run.
     """
 
     records: int = 0
@@ -30,20 +33,30 @@ class Progress:
     batches_committed: int = 0
     records_committed: int = 0
     rows_finished: int = 0
+    rows_made: int = 0
     rows_expected: int = 0
     records_opened: int = 0
     tokens: int = 0
     started: float = attrs.field(factory=time.monotonic)
     _marks: deque[tuple[float, int]] = attrs.field(factory=deque)
 
-    def opened(self, records: int, rows: int) -> None:
-        """Note that a batch of so many records was found to hold so many rows."""
+    def opened(self, records: int, rows: int, finished: int) -> None:
+        """Note that a batch of so many records has so many rows, and how many of those its journal holds."""
         self.records_opened += records
         self.rows_expected += rows
+        self.rows_finished += finished
 
-    def finished(self, output_tokens: int) -> None:
-        """Note one finished row."""
+    def refused(self, rows: int) -> None:
+        """Note rows that no server is asked for."""
+        self.rows_finished += rows
+
+    def made(self) -> None:
+        """Note one row that a server has finished."""
         self.rows_finished += 1
+        self.rows_made += 1
+
+    def generated(self, output_tokens: int) -> None:
+        """Note the output ids of one reply: a row's only one, or one round of it."""
         self.tokens += output_tokens
         now = time.monotonic()
         if not self._marks or now - self._marks[-1][0] >= MARK_SECONDS:
@@ -97,11 +110,11 @@ class Progress:
 
     @property
     def estimate_seconds(self) -> float | None:
-        """Seconds to go at the pace of this run so far; None before the first row."""
-        if not self.rows_finished:
+        """Seconds to go at the pace of this run so far; None before the first row that it makes."""
+        if not self.rows_made:
             return None
         elapsed = time.monotonic() - self.started
-        return elapsed * max(0, self.rows_total - self.rows_finished) / self.rows_finished
+        return elapsed * max(0, self.rows_total - self.rows_finished) / self.rows_made
 
 
 @attrs.frozen(slots=True)

@@ -7,6 +7,7 @@ them here. `open_run` owns everything that must be closed.
 import asyncio
 import hashlib
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import attrs
 import orjson
 
+from tasks.errors import SurroundingsError
 from tasks.live import BatchBook
 from tasks.report import Progress, Summary
 from tasks.serving.dispatch import Dispatch
@@ -146,7 +148,6 @@ async def open_run(
         pool = stack.enter_context(ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="rawseq-store"))
         loop = asyncio.get_running_loop()
         run = await loop.run_in_executor(pool, _resolve, spec, name, credentials, pool, stack)
-        stack.callback(run.store.close)
         await run.in_thread(run.keeper.__enter__)
         stack.push_async_callback(run.in_thread, run.keeper.__exit__, None, None, None)
         stack.callback(_CURRENT.reset, _CURRENT.set(run))
@@ -168,10 +169,11 @@ def _resolve(
     grammar = discover_grammar(vocabulary, [mix.template_args for mix in mixes])
     sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
     resolved = _account(spec, vocabulary, grammar, sampling)
+    journals = _journal_root(spec)
     store, found = prepare_store(spec.store, spec.job_id, credentials)
+    stack.callback(store.close)
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, resolved)
-    journals = _journal_root(spec)
     keeper = Keeper(store, journals, name, spec.batch.journal_upload_seconds, spec.batch.lease_seconds)
     return Run(
         spec=spec,
@@ -209,7 +211,19 @@ def _account(
 
 
 def _journal_root(spec: JobSpec) -> Path:
-    if spec.batch.journal_dir is not None:
-        return Path(spec.batch.journal_dir).expanduser() / spec.job_id
+    """Return the folder of the job's journals, made and seen to be writable.
+
+    Raises:
+        SurroundingsError: it cannot be made, or not be written.
+    """
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "rawseq" / spec.job_id
+    parent = Path(spec.batch.journal_dir or f"{state}/rawseq").expanduser()
+    folder = parent / spec.job_id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise SurroundingsError(
+            f"batch.journal_dir: expected a folder that can be written, got {parent}: {error.strerror}"
+        ) from None

@@ -32,7 +32,7 @@ def field(default: Any, description: str, position: int, *, identity: bool = Fal
 
 
 PLAIN_URL = r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"
-WITHOUT_CREDENTIALS = r"^(?![A-Za-z0-9+.-]*://[^/]*@)"
+WITHOUT_CREDENTIALS = r"^(?![A-Za-z0-9+.-]*://[^/]*@)(?!s3://[^/]*:)"  # a secret key may hold slashes
 
 
 def _plain_url(url: str) -> str:
@@ -86,6 +86,13 @@ class ModelSpec(Section):
         5,
         identity=True,
     )
+
+    @model_validator(mode="after")
+    def _remote_code_is_pinned(self) -> Self:
+        local = self.tokenizer.startswith((".", "/", "~"))
+        if self.trust_remote_code and not local and self.revision is None:
+            raise ValueError("trust_remote_code runs the repository's code: give its revision too")
+        return self
 
 
 class ToolsSpec(Section):
@@ -266,8 +273,9 @@ class StoreSpec(Section):
     )
     credentials_block: str | None = field(
         None,
-        "Name of a Prefect block (prefect-aws AwsCredentials or Secret with JSON) with the credentials.",
+        "Prefect block with the keys: name of a Secret block that holds JSON, or aws-credentials/NAME.",
         5,
+        pattern=r"^(aws-credentials/)?[a-z0-9-]+$",
     )
     deadline_seconds: float = field(
         300.0,

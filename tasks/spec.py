@@ -5,10 +5,10 @@ Its sections are in `tasks.sections` and `tasks.prompts`, and may be imported fr
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 
 from tasks.prompts import PromptsSpec, SourceSpec
 from tasks.sections import (
@@ -60,14 +60,6 @@ class JobSpec(Section):
     batch: BatchSpec = field(BatchSpec(), "The unit of retry, checkpoint and commit.", 6)
     store: StoreSpec = field(..., "Where the dataset goes.", 7)
     tools: ToolsSpec = field(ToolsSpec(), "Tool loops.", 8)
-
-    @model_validator(mode="after")
-    def _remote_code_is_pinned(self) -> Self:
-        model = self.model
-        local = model.tokenizer.startswith((".", "/", "~"))
-        if model.trust_remote_code and not local and model.revision is None:
-            raise ValueError("model.trust_remote_code runs the repository's code: give model.revision too")
-        return self
 
     def identity(self) -> dict[str, Any]:
         """Return what `job_id` hashes: the fields that can change a token, where not at their default.

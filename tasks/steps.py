@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 
 import httpx
 import orjson
-from prefect import get_run_logger, runtime, task
+from prefect import get_client, get_run_logger, runtime, task
 from prefect.artifacts import acreate_table_artifact
-from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.tasks import Task
 
 from tasks import batches, committing, exporting, maintaining, retrying
@@ -61,30 +60,36 @@ async def _may_help(task_: Task[Any, Any], task_run: TaskRun, state: State[Any])
 
 
 async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
-    """Read S3 credentials from the Prefect Secret block that the job names; None: the AWS chain is used.
+    """Read S3 credentials from the Prefect block that the job names; None: the AWS chain is used.
+
+    `NAME` is a Secret block with a JSON object, `aws-credentials/NAME` an AwsCredentials block. Its stored
+    values are read, so prefect-aws need not be installed here.
 
     Raises:
-        JobError: when the block is missing or does not hold the two AWS keys as JSON.
+        JobError: when the block is missing or does not hold the two AWS keys.
     """
     if store.credentials_block is None:
         return None
-    where = f"store.credentials_block: Secret block {store.credentials_block!r}"
+    where = f"store.credentials_block: block {store.credentials_block!r}"
+    kind, _, name = store.credentials_block.rpartition("/")
     try:
-        block: Any = await Secret.aload(store.credentials_block)
-    except ValueError:
-        raise JobError(f"{where}: expected an existing block, found none of that name") from None
-    value = block.get()
+        async with get_client() as client:
+            block = await client.read_block_document_by_name(name, kind or "secret")
+    except ObjectNotFound:
+        raise JobError(f"{where}: expected an existing block, found none of that name and type") from None
+    value: Any = block.data.get("value") if not kind else block.data
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError:
             raise JobError(f"{where}: expected a JSON object, got other text") from None
-    missing = [key for key in CREDENTIAL_KEYS if not isinstance(value, dict) or key not in value]
+    missing = [key for key in CREDENTIAL_KEYS if not isinstance(value, dict) or not value.get(key)]
     if missing:
         raise JobError(
-            f"{where}: expected a JSON object with {', '.join(CREDENTIAL_KEYS)}; missing {missing}"
+            f"{where}: expected an object with {', '.join(CREDENTIAL_KEYS)}; missing {', '.join(missing)}"
         )
-    return {str(key): str(part) for key, part in value.items()}
+    known = (*CREDENTIAL_KEYS, "aws_session_token")
+    return {key: str(value[key]) for key in known if value.get(key)}
 
 
 @task(name="plan_batches", task_run_name="plan_batches", **STEP)
@@ -136,8 +141,13 @@ async def render_prompts(batch: Batch) -> RenderedBatch:
     """Read a batch's records and render the prompts that need no earlier answer."""
     run = current_run()
     rendered = await run.in_thread(batches.render, run, batch)
-    run.progress.opened(batch.stop - batch.start, len(rendered.turns.row_ids))
+    _note_opened(rendered)
     return rendered
+
+
+def _note_opened(rendered: RenderedBatch) -> None:
+    records = rendered.batch.stop - rendered.batch.start
+    current_run().progress.opened(records, len(rendered.turns.row_ids), len(rendered.journal.done))
 
 
 @task(name="plan_retries", task_run_name="plan_retries", **STEP)
@@ -163,7 +173,7 @@ async def render_again(retry: Retry) -> RenderedBatch:
     """Open a batch again, with the rows that stay already in its journal."""
     run = current_run()
     rendered = await run.in_thread(retrying.render_again, run, retry)
-    run.progress.opened(retry.batch.stop - retry.batch.start, len(rendered.turns.row_ids))
+    _note_opened(rendered)
     return rendered
 
 

@@ -5,9 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from deployments.console import verdict_table
+from deployments.console import output, verdict_table
 from deployments.model_options import model_options, model_spec
 from tasks.tokens.grammar import Grammar
 from tasks.verdicts import Code, accepted_codes
@@ -51,7 +50,7 @@ def check(
     if as_json:
         click.echo(json.dumps({"summary": summary}))
     else:
-        console = Console()
+        console = output()
         console.print(verdict_table(counts))
         console.print(f"{accepted} of {total} rows accepted", style="bold", highlight=False)
     return 0 if accepted == total else 1
@@ -64,7 +63,7 @@ def _judge(file: Path, grammar: Grammar, good: frozenset[Code], as_json: bool) -
 
     counts: Counter[str] = Counter()
     accepted = 0
-    console = Console()
+    console = output()
     for row in judge_file(file, grammar):
         verdict = row.verdict
         counts[str(verdict.code)] += 1

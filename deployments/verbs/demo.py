@@ -8,10 +8,12 @@ import click
 import yaml
 from rich.console import Console
 
+from deployments.console import output
 from deployments.demo.home import DemoHome
 from deployments.presets import demo_job
+from deployments.store_argument import store_spec
 from deployments.verbs.run import report
-from tasks.spec import JobSpec, StoreSpec
+from tasks.spec import JobSpec
 
 PARSER = "kimi_k2"
 """The demo's server starts with the flag on, so that the flow has something to find and switch off."""
@@ -30,10 +32,12 @@ def demo(uri: str | None, rows: int | None, as_json: bool) -> int:
     console = Console(stderr=True)
     quiet_prefect(console)
     home = DemoHome(Path.cwd())
+    given = store_spec(uri, "--store") if uri is not None else None
     with ExitStack() as stack:
         stack.enter_context(home.alone())
-        store = StoreSpec(uri=uri) if uri is not None else stack.enter_context(home.store())
-        console.print(f"store     {store.uri}" + (f" at {store.endpoint_url}" if store.endpoint_url else ""))
+        store = given or stack.enter_context(home.store())
+        place = f"store     {store.uri}" + (f" at {store.endpoint_url}" if store.endpoint_url else "")
+        console.print(place, highlight=False, soft_wrap=True, markup=False)
         home.end_standins()
         stack.callback(home.end_standins)
         url = _start_standin(home)
@@ -67,7 +71,5 @@ def _keep_job_file(job: JobSpec, path: Path) -> None:
 
 def _print_next_steps(uri: str | None) -> None:
     place = uri if uri is not None else "demo"
-    console = Console()
-    console.print(
-        f"look      rawseq show {place} · rawseq status {place} · rawseq verify {place}", highlight=False
-    )
+    line = f"look      rawseq show {place} · rawseq status {place} · rawseq verify {place}"
+    output().print(line, highlight=False, soft_wrap=True, markup=False)

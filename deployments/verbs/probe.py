@@ -4,12 +4,16 @@ import asyncio
 import json
 
 import click
-from rich.console import Console
 
-from deployments.console import checks_table
+from deployments.console import checks_table, output
 from deployments.model_options import model_options, model_spec
+from deployments.store_argument import store_spec
+from tasks.jobfile import build_section
 from tasks.serving.probe import ProbeReport
-from tasks.spec import ServersSpec, StoreSpec
+from tasks.spec import ServersSpec
+
+READY_SECONDS = 30.0
+"""A person waits: a server that loads a model for minutes is asked again later."""
 
 
 @click.command()
@@ -37,7 +41,8 @@ def probe(
     from tasks.probing import probe_one
 
     model = model_spec(tokenizer, revision, trust_remote_code, template_args)
-    servers = ServersSpec(urls=[target], api_key_env=api_key_env, ready_timeout_seconds=30.0)
+    given = {"urls": [target], "api_key_env": api_key_env, "ready_timeout_seconds": READY_SECONDS}
+    servers = build_section(ServersSpec, given, "URL")
     report = asyncio.run(probe_one(model, servers))
     if as_json:
         click.echo(json.dumps(report.describe()))
@@ -47,7 +52,7 @@ def probe(
 
 
 def _print(report: ProbeReport) -> None:
-    console = Console()
+    console = output()
     answer = report.describe()
     for line in report.lines()[:3]:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -61,13 +66,13 @@ def _print(report: ProbeReport) -> None:
 def _probe_store(uri: str, as_json: bool) -> int:
     from tasks.storage.store_probe import prepare_store
 
-    store, found = prepare_store(StoreSpec(uri=uri))
+    store, found = prepare_store(store_spec(uri))
     store.close()
     answer = found.as_json()
     if as_json:
         click.echo(json.dumps(answer))
     else:
-        console = Console()
+        console = output()
         console.print(checks_table(f"{answer['store']}: {answer['verdict']}", answer["checks"]))
         modes = ", ".join(f"{name} {value}" for name, value in answer["modes"].items())
         console.print(f"modes that follow: {modes}", highlight=False, soft_wrap=True)

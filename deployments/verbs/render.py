@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from deployments.console import output
 from tasks.jobfile import load_job
 from tasks.records import Completion
 
@@ -21,7 +21,8 @@ from tasks.records import Completion
 def render(job: Path, count: int, settings: tuple[str, ...], as_json: bool) -> int:
     """Show the first prompts of JOB as ids, control tokens visible. No server is needed.
 
-    Exit 1 when a row would be refused.
+    They are planned as a first run would: in its order, with its refusals. Exit 1 when a row would be
+    refused, 2 when the run would stop.
     """
     from tasks.preview import preview
     from tasks.tokens.inspect_row import describe_refusal, describe_request
@@ -45,12 +46,12 @@ def render(job: Path, count: int, settings: tuple[str, ...], as_json: bool) -> i
     if as_json:
         click.echo(json.dumps({"summary": summary}))
     else:
-        Console().print(f"{rows} prompts, {refused} refused", style="bold", highlight=False)
+        output().print(f"{rows} prompts, {refused} refused", style="bold", highlight=False)
     return 1 if refused else 0
 
 
 def _print(row: dict[str, Any]) -> None:
-    console = Console()
+    console = output()
     if "refused" in row:
         refused = row["refused"]
         place = f" at {refused['offset']}" if refused["offset"] >= 0 else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from deployments.console import verdict_table
+from deployments.console import output, verdict_table
 from tasks.jobfile import load_job
 from tasks.report import Summary
 
@@ -36,7 +36,7 @@ def report(summary: Summary, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(summary.as_json()))
         return 1 if summary.problem else 0
-    console = Console()
+    console = output()
     for line in summary_lines(summary):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     if summary.rows["by_verdict"]:
@@ -55,11 +55,11 @@ def report(summary: Summary, as_json: bool) -> int:
 def summary_lines(summary: Summary) -> list[str]:
     """Return the few lines that tell a person how it went."""
     batches, rows, tokens = summary.as_json()["batches"], summary.rows, summary.tokens
-    made = summary.generated_rows
-    if not made and not summary.problem:
-        first = (
-            f"every batch was already committed ({batches['total']} of {batches['total']}): nothing generated"
-        )
+    made, total = summary.generated_rows, batches["total"]
+    if batches["skipped"] == total:
+        first = f"every batch was already committed ({total} of {total}): nothing generated"
+    elif not made and not summary.problem:
+        first = "nothing generated: of the rows that were left, none may be sent (see the verdicts)"
     else:
         pace = f", {summary.generated_tokens / summary.seconds:,.0f} tokens/s" if summary.seconds else ""
         first = f"{made} rows generated in {summary.seconds:.1f} s{pace}"

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 
-from deployments.console import print_sequence
+from deployments.console import output, print_sequence
 from deployments.job_record import job_record, vocabulary_of
 from deployments.store_argument import opened_store
 from tasks.errors import JobError
@@ -79,7 +78,7 @@ def _described(rows: ShardRows, index: int) -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
-    console = Console()
+    console = output()
     ids = found["input_ids"]
     made = len(ids) - found["prompt_length"]
     head = f"{found['row_id']}  {found['verdict']}  {found['prompt_length']} prompt + {made} output ids"

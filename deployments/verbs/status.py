@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 
-from deployments.console import verdict_table
+from deployments.console import output, verdict_table
 from deployments.job_record import job_record
 from deployments.store_argument import opened_store
 from tasks.storage.ledger import Ledger
@@ -30,8 +29,8 @@ def status(store: str, as_json: bool) -> int:
 def describe(store: ObjectStore) -> dict[str, Any]:
     """Return the JSON object of `status`."""
     ledger = Ledger(store, job_record(store)["job_id"])
-    plan = ledger.plan()
     receipts = ledger.receipts()
+    plan = ledger.plan_of(receipts)
     totals = ledger.fold(receipts)
     pending = len(plan.batches) - len(receipts)
     return {
@@ -46,7 +45,7 @@ def describe(store: ObjectStore) -> dict[str, Any]:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    console = Console()
+    console = output()
     batches, rows, tokens = answer["batches"], answer["rows"], answer["tokens"]
     for line in (
         f"{answer['job_id']}: {answer['state']}",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from deployments.console import checks_table
+from deployments.console import checks_table, output
 from deployments.store_argument import opened_store
 from tasks.auditing import audit_store
 from tasks.storage.audit_report import Problem
@@ -47,7 +47,7 @@ def verify(store: str, collect_orphans: bool, older_than_seconds: float, sources
 
 
 def _print(answer: dict[str, Any]) -> None:
-    console = Console()
+    console = output()
     line = partial(_print_line, console)
     rows = [
         {

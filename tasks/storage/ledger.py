@@ -72,6 +72,22 @@ class Ledger:
             plan = extended(plan, _parse(self._store.get(key), key), key)
         return plan
 
+    def plan_of(self, committed: Iterable[int]) -> Plan:
+        """Return the plan as stored, which must hold the batches that were found committed before.
+
+        Raises:
+            DataError: it does not: a part of the plan is gone. Planning anew could cut other batches.
+        """
+        plan = self.plan()
+        lost = sorted(index for index in committed if index >= len(plan.batches))
+        if lost:
+            raise DataError(
+                f"{self._store.uri}/{_plan_key(plan.sequences)}: expected the plan of batch {lost[0]}, which "
+                f"has a receipt, got no such object: restore it; {len(lost)} of the batches with a receipt, "
+                f"up to {lost[-1]}, are in no plan"
+            )
+        return plan
+
     def extend_plan(self, sources: Sources, spec: JobSpec, resolved_sha256: str) -> Plan:
         """Append batches for what the sources hold beyond the plan, and return all of it.
 
@@ -80,17 +96,26 @@ class Ledger:
 
         Raises:
             SourceError: see `new_batches`.
+            DataError: a part of the plan is gone.
         """
         sources.seal = (self.job_id, resolved_sha256)
-        plan = self.plan()
+        plan = self.plan_of(self.committed())
+        rows = self._rows_at_first()
         while True:
             sources.know(plan.sources)
-            before = notices(spec, plan, sources.missing)
+            before = notices(spec, plan, sources.missing, rows)
             batches = new_batches(sources, spec, plan, resolved_sha256)
             grown = self._write_plan(plan, sources, batches)
             if grown is not None:
                 return attrs.evolve(grown, notices=before)
             plan = self.plan()
+
+    def _rows_at_first(self) -> int | None:
+        """Return `batch.rows` of the run that began the job; None without a `job.json`."""
+        if self._store.head("job.json") is None:
+            return None
+        rows: int | None = self.job().get("spec", {}).get("batch", {}).get("rows")
+        return rows
 
     def _write_plan(self, plan: Plan, sources: Sources, batches: tuple[Batch, ...]) -> Plan | None:
         """Write `batches` behind `plan`; None when somebody else wrote other ones first."""

@@ -46,20 +46,23 @@ def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: st
         return _without_repeats(plan, batches, prompts)
 
 
-def notices(spec: JobSpec, plan: Plan, missing: Collection[str] = ()) -> tuple[str, ...]:
+def notices(
+    spec: JobSpec, plan: Plan, missing: Collection[str] = (), rows_at_first: int | None = None
+) -> tuple[str, ...]:
     """Return what a person should know: settings that the plan overrules.
 
     Args:
         spec: the job.
         plan: as stored, before it grows.
         missing: names of planned sources that are no longer among the job's.
+        rows_at_first: `batch.rows` when the job began; None: not known.
     """
     found = []
     limit = spec.prompts.limit
     if limit is not None and limit < plan.records:
         found.append(f"prompts.limit is {limit}, but {plan.records} records are planned: they stay planned")
     sizes = {batch.stop - batch.start for batch in plan.batches}
-    if sizes and spec.batch.rows not in sizes and max(sizes) != spec.batch.rows:
+    if sizes and spec.batch.rows not in {*sizes, rows_at_first}:  # the last batch of a plan may be smaller
         found.append(f"batch.rows is {spec.batch.rows}: only batches that are new to the plan get that size")
     late = sorted(set(spec.prompts.exclude) - (plan.exclude or set()))
     if plan.records and late:

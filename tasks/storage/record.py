@@ -129,13 +129,15 @@ def make_record(
 def _shape(data: dict[str, Any], names: Mapping[str, str], fields: Mapping[str, str]) -> str:
     for ours in SHAPES:
         if ours in fields and data.get(names[ours]) is None:
-            raise BadRecordError(
-                f"missing field {names[ours]!r} (prompts.fields.{ours}), got fields {sorted(data)}"
-            )
+            got = "null in it" if names[ours] in data else f"fields {sorted(data)}"
+            raise BadRecordError(f"missing field {names[ours]!r} (prompts.fields.{ours}), got {got}")
     for ours in SHAPES:
         if data.get(names[ours]) is not None:
             return ours
     expected = ", ".join(repr(names[ours]) for ours in SHAPES)
+    empty = [f"{names[ours]!r}: null" for ours in SHAPES if names[ours] in data]
+    if empty:
+        raise BadRecordError(f"expected one of {expected} with a value, got {', '.join(empty)}")
     raise BadRecordError(f"missing field: expected one of {expected}, got fields {sorted(data)}")
 
 
@@ -201,9 +203,38 @@ def _messages(value: Any, name: str) -> tuple[dict[str, Any], ...]:
         if not isinstance(content, str | list):
             raise BadRecordError(f"{where}.content: expected a string, got {_kind(content)}")
         messages.append(message)
-    if not any(message["role"] == "user" for message in messages):
+    spoken = [(index, message["role"]) for index, message in enumerate(messages)]
+    first = next((index for index, role in spoken if role == "user"), None)
+    if first is None:
         raise BadRecordError(f"field {name!r}: expected a user message, got none")
+    early = next((index for index, role in spoken[:first] if role in ("assistant", "tool")), None)
+    if early is not None:
+        raise BadRecordError(
+            f"field {name}[{early}]: expected a user message before the first answer, got an answer to "
+            "nothing: cut it off, or set prompts.on_bad_row: reject"
+        )
     return tuple(messages)
+
+
+def fit_for(turns: str, record: Record, place: str) -> Record:
+    """Return the record, as a bad one if `prompts.turns` builds on answers of which it records none.
+
+    Its questions would otherwise stand one behind the other in one prompt.
+
+    Args:
+        turns: `prompts.turns`.
+        record: as it was read.
+        place: the file's name for messages.
+    """
+    roles = [message["role"] for message in record.messages]
+    if turns not in ("last", "each_recorded") or roles.count("user") < 2 or "assistant" in roles:
+        return record
+    return attrs.evolve(
+        record,
+        messages=(),
+        error=f"{place}:{record.line}: prompts.turns {turns!r} builds on recorded answers: expected some, "
+        f"got {roles.count('user')} user messages without one; use each (answers are generated) or first",
+    )
 
 
 _READERS: Final = {"prompt": _prompt, "turns": _turns, "conversations": _conversations, "messages": _messages}

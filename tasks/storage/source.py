@@ -18,7 +18,7 @@ from tasks.spec import PromptsSpec, SourceSpec, StoreSpec
 from tasks.storage.fingerprint import batch_fingerprint
 from tasks.storage.mixture import in_batch_order, merged
 from tasks.storage.plan import Batch, Drop, Mark, Span
-from tasks.storage.record import IDS, SHAPES, Record
+from tasks.storage.record import IDS, SHAPES, Record, fit_for
 from tasks.verdicts import Code
 
 _DROPPED = {
@@ -138,13 +138,17 @@ class Sources:
         for uri in (uri for uri, part in self.parts.items() if part == index):
             name = self.names[uri]
             mark = marks.get(name, Mark())
-            found = self.files[uri].records(name, Place(mark.line, mark.offset), self.prompts.fields)
+            found = self._records(uri, Place(mark.line, mark.offset))
             count = 0
             for count, item in enumerate(found, 1):
                 if count > mark.skip:
                     yield item
             if not count and name not in marks:
                 raise SourceError(f"{uri}: expected prompt records, got an empty file")
+
+    def _records(self, uri: str, place: Place) -> Iterator[tuple[Record, Place]]:
+        for record, where in self.files[uri].records(self.names[uri], place, self.prompts.fields):
+            yield fit_for(self.prompts.turns, record, uri), where
 
     def read(self, batch: Batch) -> list[Record]:
         """Return the batch's records, in plan order; those that the plan drops have `error` set.
@@ -178,7 +182,7 @@ class Sources:
                 f"({self.missing.get(span.source, '?')}) among prompts.sources, got none: "
                 "add it again; what is planned stays planned"
             )
-        found = self.files[uri].records(span.source, Place(span.first_line, span.offset), self.prompts.fields)
+        found = self._records(uri, Place(span.first_line, span.offset))
         count = 0
         for record, _ in found:
             yield record

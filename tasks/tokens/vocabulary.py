@@ -161,7 +161,7 @@ def _folder(model: ModelSpec) -> Path:
     except (OSError, ValueError) as error:
         raise TokenizerError(
             f"model.tokenizer: cannot fetch {model.tokenizer!r} at revision {model.revision!r}: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {str(error).splitlines()[0]}"
         ) from error
 
 

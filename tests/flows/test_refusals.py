@@ -5,17 +5,24 @@ import resource
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from deployments.presets import STANDIN_MODEL
 from deployments.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
+from tasks.errors import IdentityError
+from tasks.jobfile import load_job
+from tasks.run import open_run
+from tasks.storage.ledger import Ledger
+from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
 from tests.conftest import free_port
-from tests.jobs import Rawseq, write_job, write_prompts
+from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 GOOD = '{"id": "a", "prompt": "hi"}\n'
 
@@ -42,9 +49,33 @@ def test_a_bad_prompt_file_stops_before_generation(
     ran = rawseq("run", str(job))
     assert ran.status == 2, ran.stderr
     assert ran.answer["error"]["type"] == "SourceError"
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.count("p.jsonl:2") <= 1, "it is told once"
     for part in expected:
         assert part in ran.answer["error"]["message"]
     assert not list((tmp_path / "out").rglob("plan/*"))
+    shown = rawseq("render", str(job))
+    assert (shown.status, shown.answer) == (ran.status, ran.answer), "render says what the run says"
+
+
+def test_a_journal_folder_that_is_a_file_is_named(tmp_path: Path, rawseq: Rawseq) -> None:
+    """Exit 5, one line with the field, and nothing is made in the store."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 2)
+    for place in (prompts, prompts / "below"):
+        job = write_job(
+            tmp_path / "job.yaml",
+            "http://127.0.0.1:1",
+            prompts,
+            tmp_path / "out",
+            batch={"journal_dir": str(place)},
+        )
+        ran = rawseq("run", str(job))
+        assert ran.status == 5, ran.stderr
+        assert ran.answer["error"]["message"] == (
+            f"batch.journal_dir: expected a folder that can be written, got {place}: Not a directory"
+        )
+        assert "Traceback" not in ran.stderr
+        assert not list((tmp_path / "out").rglob("job.json"))
 
 
 def test_a_bad_record_can_be_recorded_instead(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
@@ -58,6 +89,44 @@ def test_a_bad_record_can_be_recorded_instead(tmp_path: Path, rawseq: Rawseq, st
     assert ran.status == 0, ran.stderr
     assert ran.answer["rows"]["total"] == 2
     assert ran.answer["rows"]["by_verdict"]["bad_record"] == 1
+
+
+def test_render_shows_what_the_run_sends(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """Same rows, same order inside mixed batches, same prompt ids, same refusals, same batches apart."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(f'{{"id": "{n}", "prompt": "What is {n}+{n % 5}?"}}\n' for n in range(12))
+        )
+    (tmp_path / "exam.jsonl").write_text('{"prompt": "What is 7+2?"}\n')
+    sources = [{"uri": str(tmp_path / f"{name}.jsonl"), "weight": w} for name, w in (("a", 2), ("b", 1))]
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        tmp_path / "a.jsonl",
+        tmp_path / "out",
+        prompts={"sources": sources, "exclude": [str(tmp_path / "exam.jsonl")]},
+        policy={"accept": "intact", "accepted_floor": 0.0},
+    )
+    shown = rawseq("render", str(job), "--n", "24").objects[:-1]
+    ran = rawseq("run", str(job))
+    assert ran.status == 0, ran.stderr
+    store, sent, refused = opened(tmp_path / "out"), {}, {}
+    order: list[str] = []
+    for receipt in Ledger(store, store.uri.rpartition("/")[2]).iter_receipts():
+        order += [row["row_id"] for row in decode_provenance(store.get(receipt.provenance.key))]
+        if receipt.shard is not None:
+            rows = decode_shard(store.get(receipt.shard.key))
+            lengths = rows.prompt_lengths
+            sent |= {n: rows.sequences.row(i).tolist()[: lengths[i]] for i, n in enumerate(rows.row_ids)}
+        if receipt.rejected is not None:
+            rows = decode_rejected(store.get(receipt.rejected.key))
+            refused |= {name: rows.verdicts[i] for i, name in enumerate(rows.row_ids)}
+    assert [row["row_id"] for row in shown] == order
+    assert {row["row_id"]: row["input_ids"] for row in shown if "refused" not in row} == sent
+    assert {row["row_id"]: row["refused"]["code"] for row in shown if "refused" in row} == refused
+    assert set(refused.values()) == {"duplicate"}
+    first = rawseq("render", str(job), "--n", "3").objects[:-1]
+    assert first == shown[:3], "fewer rows of a mixed batch are its first ones"
 
 
 def test_a_server_that_is_down_is_named(tmp_path: Path, rawseq: Rawseq) -> None:
@@ -167,6 +236,86 @@ def test_the_flow_writes_to_a_real_s3_server(
     assert rawseq("run", str(job), env=env).answer["generated_rows"] == 0
 
 
+def last_progress(api: str) -> str:
+    """Return what the newest progress artifact says."""
+    wanted = {"artifacts": {"type": {"any_": ["progress"]}}, "sort": "CREATED_DESC", "limit": 1}
+    request = urllib.request.Request(
+        f"{api}/artifacts/filter", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(json.loads(answer.read())[0]["description"])
+
+
+@pytest.mark.parametrize("kind", ["secret", "aws-credentials"])
+def test_keys_from_a_prefect_block(
+    tmp_path: Path, rawseq: Rawseq, prefect_api: str, seaweed: Seaweed, standin: Standin, kind: str
+) -> None:
+    """A Secret block with JSON, or an AwsCredentials block as the UI makes it: prefect-aws is not needed."""
+    keys = {name.lower(): value for name, value in seaweed.environment().items() if "_KEY" in name}
+    name = f"keys-{kind}"
+    make_block(prefect_api, kind, name, {"value": json.dumps(keys)} if kind == "secret" else keys)
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 2),
+        f"s3://rawseq/{kind}",
+        store={
+            "endpoint_url": seaweed.endpoint_url,
+            "region": "us-east-1",
+            "credentials_block": name if kind == "secret" else f"{kind}/{name}",
+        },
+    )
+    assert rawseq("run", str(job)).status == 0
+    absent = rawseq("run", str(job), "--set", "store.credentials_block=nobody")
+    assert absent.status == 2
+    assert "'nobody': expected an existing block" in absent.answer["error"]["message"]
+
+
+def make_block(api: str, kind: str, name: str, data: dict[str, str]) -> None:
+    """Make a block document on the Prefect server, whose own list of block types has this kind."""
+
+    def call(method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            f"{api}{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    kind_id = call("GET", f"/block_types/slug/{kind}")["id"]
+    schemas = call("POST", "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind_id]}}})
+    body = {"name": name, "data": data, "block_schema_id": schemas[0]["id"], "block_type_id": kind_id}
+    call("POST", "/block_documents/", body)
+
+
+async def test_a_refused_job_leaves_no_connection(
+    tmp_path: Path, seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the job resolves otherwise than its job.json, the store that was opened to see it is closed."""
+    for name, value in seaweed.environment().items():
+        monkeypatch.setenv(name, value)
+    model = tmp_path / "model"
+    shutil.copytree(STANDIN_MODEL, model)
+    prompts = write_prompts(tmp_path / "p.jsonl", 2)
+    job = load_job(
+        write_job(
+            tmp_path / "job.yaml", "http://h:1", prompts, "s3://rawseq/leak", model={"tokenizer": str(model)}
+        )
+    )
+    async with open_run(job, "first"):
+        pass
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{# changed #}")
+    port = int(seaweed.endpoint_url.rpartition(":")[2])
+    with pytest.raises(IdentityError):
+        async with open_run(job, "second"):
+            pass
+    connections = psutil.Process().net_connections("tcp")
+    assert not [c for c in connections if c.raddr and c.raddr.port == port and c.status == "ESTABLISHED"]
+
+
 def test_a_full_disk_stops_the_run_and_it_resumes(
     tmp_path: Path, rawseq_env: dict[str, str], rawseq: Rawseq, standin: Standin
 ) -> None:
@@ -198,5 +347,8 @@ def test_a_full_disk_stops_the_run_and_it_resumes(
     assert not list((tmp_path / "out").rglob("receipts/*"))
     ran = rawseq("run", str(job))
     assert ran.status == 0, ran.stderr
-    assert 0 < ran.answer["generated_rows"] < ran.answer["rows"]["total"]
+    total = ran.answer["rows"]["total"]
+    assert 0 < ran.answer["generated_rows"] < total
+    assert f"{total} of about {total} rows" in last_progress(rawseq_env["PREFECT_API_URL"])
+    assert "batch.rows" not in ran.stderr, "nothing changed, so nothing is noticed"
     assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True

@@ -86,7 +86,8 @@ def test_cut_rows_go_on_where_they_stopped(tmp_path: Path, rawseq: Rawseq, stand
         tmp_path / "out",
         sampling={"max_new_tokens": 20},
     )
-    first = rawseq("run", str(job)).answer["rows"]["by_verdict"]
+    run = rawseq("run", str(job))
+    first = run.answer["rows"]["by_verdict"]
     cut = first.get("cut_in_reasoning", 0) + first.get("cut_in_content", 0)
     assert cut > 0, first
     before = accepted(tmp_path / "out")
@@ -94,6 +95,8 @@ def test_cut_rows_go_on_where_they_stopped(tmp_path: Path, rawseq: Rawseq, stand
     assert ran.status == 0, ran.stderr
     assert set(ran.answer["rows"]["by_verdict"]) == {"complete"}
     assert ran.answer["generated_rows"] == cut + first.get("unreached", 0)
+    made = ran.answer["tokens"]["output"] - run.answer["tokens"]["output"]
+    assert ran.answer["generated_tokens"] == made, "only what was added counts, not what was there"
     after = accepted(tmp_path / "out")
     assert all(after[name][: len(ids)] == ids for name, ids in before.items())
     assert sum(len(after[name]) > len(ids) for name, ids in before.items()) == cut

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deployments.verbs.run import summary_lines
 from tasks.report import Progress, Summary, verdict_rows
 from tasks.verdicts import (
     BEHAVIOUR,
@@ -54,6 +55,19 @@ def test_a_run_is_complete_or_says_why_not(changed: dict[str, object], problem: 
     assert str(answer["problem"]).startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [
+        pytest.param({"batches_skipped": 2, "generated_rows": 0}, "every batch was already", id="again"),
+        pytest.param({"batches_skipped": 0, "generated_rows": 0}, "nothing generated: of", id="refused"),
+        pytest.param({}, "4 rows generated in 2.0 s, 10 tokens/s", id="made"),
+    ],
+)
+def test_the_first_line_says_what_this_run_did(changed: dict[str, object], first: str) -> None:
+    """Nothing generated has two reasons: all was committed before, or no row may be sent."""
+    assert summary_lines(summary(**changed))[0].startswith(first)
+
+
 def test_duplicates_do_not_count_against_the_floor() -> None:
     """Rows that are left out on purpose, here two of twelve, fail no run."""
     rows = {
@@ -92,9 +106,23 @@ def test_progress_extrapolates_rows_from_opened_batches() -> None:
     """Two opened of four batches with 1.5 rows a record: the rest is estimated alike."""
     progress = Progress(records=40, batches=4)
     assert progress.estimate_seconds is None
-    progress.opened(20, 30)
+    progress.opened(20, 30, 0)
     assert progress.rows_total == 60
     for _ in range(30):
-        progress.finished(7)
+        progress.generated(7)
+        progress.made()
     assert (progress.rows_finished, progress.tokens, progress.share) == (30, 210, 0.5)
     assert progress.estimate_seconds is not None
+
+
+def test_progress_counts_what_was_there_and_what_is_refused() -> None:
+    """The share is over all rows; made rows, and the pace, are only this run's."""
+    progress = Progress(records=10, batches=1)
+    progress.opened(10, 10, 6)
+    assert (progress.share, progress.estimate_seconds) == (0.6, None)
+    progress.refused(1)
+    progress.generated(5)
+    progress.generated(4)  # the second round of one row
+    progress.made()
+    assert (progress.rows_finished, progress.rows_made, progress.tokens) == (8, 1, 9)
+    assert "8 of about 10 rows" in progress.describe()

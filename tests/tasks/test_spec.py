@@ -1,11 +1,12 @@
 """JobSpec: what a person may write, and what an error tells them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.errors import JobError
-from tasks.jobfile import build_job, load_job
+from tasks.jobfile import build_job, load_job, with_settings
 from tasks.spec import JobSpec, Section, SourceSpec
 
 SMALLEST = {
@@ -108,6 +109,8 @@ def test_the_form_knows_both_forms_of_a_source() -> None:
         pytest.param("prompts.sources", ["s3://ak:hunter2@bucket/x"], id="source"),
         pytest.param("prompts.sources", [{"uri": "s3://ak:hunter2@bucket/x"}], id="named-source"),
         pytest.param("prompts.exclude", ["s3://ak:hunter2@bucket/x"], id="excluded"),
+        pytest.param("store.uri", "s3://ak:hun/ter2/hunter2@bucket/x", id="store-slash-in-secret"),
+        pytest.param("prompts.exclude", ["s3://ak:hun/hunter2@bucket/x"], id="excluded-slash"),
     ],
 )
 def test_a_secret_in_an_address_is_refused_and_not_shown(path: str, value: object) -> None:
@@ -116,6 +119,20 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(path: str, value: objec
         build_job(changed(path, value), "job.yaml")
     assert path in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        pytest.param("store.uri", "/data/a@b", id="folder"),
+        pytest.param("store.uri", "file:///data/a@b", id="file"),
+        pytest.param("store.uri", "s3://bucket", id="bucket"),
+        pytest.param("prompts.sources", ["s3://bucket/a?/*", "hf:///data/a@b", "a@b.jsonl"], id="source"),
+    ],
+)
+def test_an_address_may_hold_an_at_sign_where_no_secret_stands(path: str, value: object) -> None:
+    """Folders and globs are not mistaken for addresses with credentials."""
+    build_job(changed(path, value), "job.yaml")
 
 
 def test_all_wrong_fields_are_named_at_once() -> None:
@@ -132,7 +149,7 @@ def test_remote_code_needs_a_revision() -> None:
     """A hub tokenizer's own code runs only at a pinned revision."""
     job = changed("model.trust_remote_code", True)
     job["model"] = {"tokenizer": "moonshotai/Kimi-K2.5", "trust_remote_code": True}
-    with pytest.raises(JobError, match=r"model\.revision"):
+    with pytest.raises(JobError, match=r"^job\.yaml: model: trust_remote_code .* give its revision too$"):
         build_job(job, "job.yaml")
 
 
@@ -170,6 +187,39 @@ def test_settings_override_the_file(tmp_path: Path) -> None:
     job = load_job(path, ["batch.rows=256", "model.template_args={thinking: true}"])
     assert job.batch.rows == 256
     assert job.model.template_args == {"thinking": True}
+
+
+def test_settings_reach_items_of_lists(tmp_path: Path) -> None:
+    """`servers.urls.0` is the first item; a number that is not there is refused with those that are."""
+    data: dict[str, Any] = {"servers": {"urls": ["http://h:1", "http://h:2"]}, "prompts": {"sources": [{}]}}
+    with_settings(data, ["servers.urls.1=http://h:3", "prompts.sources.0.uri=a.jsonl"])
+    assert data["servers"]["urls"] == ["http://h:1", "http://h:3"]
+    assert data["prompts"]["sources"] == [{"uri": "a.jsonl"}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        pytest.param("servers.urls.2=a", "an item of servers.urls (0 to 1), got '2'", id="behind-the-end"),
+        pytest.param("servers.urls.-1=a", "(0 to 1), got '-1'", id="negative"),
+        pytest.param("servers.urls.first=a", "(0 to 1), got 'first'", id="no-number"),
+        pytest.param("name.x=1", 'name is "t", not a section or a list', id="through-text"),
+        pytest.param("servers.urls.0.x=1", "servers.urls.0 is", id="through-an-item"),
+        pytest.param("batch.rows", "expected path=value", id="no-value"),
+        pytest.param("batch..rows=1", "expected path=value", id="empty-part"),
+        pytest.param("batch.rows=[", "expected a YAML value", id="torn-value"),
+    ],
+)
+def test_a_setting_that_leads_nowhere_is_named(setting: str, expected: str) -> None:
+    """The message repeats the setting, but not a secret in it, and says what is there."""
+    data: dict[str, Any] = {"name": "t", "servers": {"urls": ["http://h:1", "http://h:2"]}}
+    with pytest.raises(JobError) as caught:
+        with_settings(data, [setting])
+    assert str(caught.value).startswith(f"--set {setting}")
+    assert expected in str(caught.value)
+    with pytest.raises(JobError) as caught:
+        with_settings(data, ["name.x=http://u:hunter2@h"])
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

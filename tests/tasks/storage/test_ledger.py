@@ -81,6 +81,33 @@ def test_plan_only_grows(tmp_path: Path, prompts: Prompts, kit: Any, store: Obje
     assert "batch.rows is 7" in notices[1]
 
 
+def test_nothing_changed_nothing_noticed(
+    tmp_path: Path, prompts: Prompts, kit: Any, store: ObjectStore
+) -> None:
+    """A job of one small batch says nothing about batch.rows when it is run again as it was."""
+    spec = kit.job_spec(tmp_path, str(prompts(rows=6)), batch={"rows": 8})
+    Ledger(store, spec.job_id).open_job(spec, kit.resolved)
+    assert [extend(store, spec).notices for _ in range(2)] == [(), ()]
+    other = kit.job_spec(tmp_path, str(tmp_path / "questions.jsonl"), batch={"rows": 9})
+    assert "batch.rows is 9" in extend(store, other).notices[0]
+
+
+def test_a_lost_plan_is_noticed(tmp_path: Path, prompts: Prompts, kit: Any, store: ObjectStore) -> None:
+    """Planning anew could cut other batches than those that have receipts: what is missing is named."""
+    spec = kit.job_spec(tmp_path, str(prompts(rows=12)), batch={"rows": 4})
+    plan = extend(store, spec)
+    store.put("receipts/000002.g0.json", b"{}")
+    store.delete("plan/000000.json")
+    for again in (
+        lambda: extend(store, spec),
+        lambda: Ledger(store, spec.job_id).plan_of([0, 2]),
+    ):
+        with pytest.raises(DataError, match=r"plan/000000\.json: expected the plan of batch"):
+            again()
+    assert plan.records == 12
+    assert store.head("plan/000000.json") is None
+
+
 def opened(spec: JobSpec, plan: Plan) -> Any:
     """Open a job's sources as the plan names them."""
     sources = open_sources(spec.prompts)

@@ -18,6 +18,7 @@ from tasks.storage.record import Record, read_json_record
 from tasks.storage.source import Sources, open_sources
 from tasks.storage.store import open_store
 
+SYSTEM = {"role": "system", "content": "Be kind"}
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
@@ -98,6 +99,13 @@ def test_fields_map_other_names() -> None:
         (b"\xff\xfe{", "expected UTF-8, got byte 0xff at byte 1"),
         ([1], "expected a JSON object, got list"),
         ({"text": "Hi"}, "missing field: expected one of 'messages', 'conversations', 'turns', 'prompt'"),
+        ({"prompt": None}, "'prompt' with a value, got 'prompt': null"),
+        ({"prompt": None, "turns": None}, "got 'turns': null, 'prompt': null"),
+        (
+            {"conversations": [{"from": "gpt", "value": "Hi"}, {"from": "human", "value": "Yes?"}]},
+            "field conversations[0]: expected a user message before the first answer",
+        ),
+        ({"messages": [SYSTEM, ANSWER, USER]}, "field messages[1]: expected a user message before"),
         ({"prompt": ""}, "field 'prompt': expected a string that is not empty"),
         ({"prompt": ["Hi"]}, "field 'prompt': expected a string that is not empty, got list"),
         ({"turns": "Hi"}, "field 'turns': expected a list"),
@@ -258,6 +266,35 @@ def test_bad_row_can_be_planned_as_rejected(tmp_path: Path, kit: Any) -> None:
         ("bad-line-2", True),
         ("x", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("turns", "data", "refused"),
+    [
+        pytest.param("last", {"turns": ["a", "b"]}, True, id="last-mt-bench"),
+        pytest.param("each_recorded", {"turns": ["a", "b", "c"]}, True, id="each-recorded-mt-bench"),
+        pytest.param("last", {"messages": [SYSTEM, USER, USER]}, True, id="last-two-questions"),
+        pytest.param("last", {"turns": ["a"]}, False, id="last-one-turn"),
+        pytest.param("last", {"messages": [USER, ANSWER, USER]}, False, id="last-recorded"),
+        pytest.param("each_recorded", {"messages": [USER, ANSWER, USER]}, False, id="each-recorded"),
+        pytest.param("each", {"turns": ["a", "b"]}, False, id="each-mt-bench"),
+        pytest.param("first", {"turns": ["a", "b"]}, False, id="first-mt-bench"),
+    ],
+)
+def test_turns_on_recorded_history_need_one(
+    tmp_path: Path, kit: Any, turns: str, data: dict[str, Any], refused: bool
+) -> None:
+    """Questions without a recorded answer would be sent as one prompt, one behind the other: a bad record."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(orjson.dumps(data | {"id": "a"}) + b"\n")
+    spec = kit.job_spec(tmp_path, str(path), prompts={"turns": turns, "on_bad_row": "reject"})
+    opened = open_sources(spec.prompts)
+    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r")
+    (record,) = opened.read(plan.batches[0])
+    assert bool(record.error) is refused
+    if refused:
+        assert record.error.startswith(f"{path}:1: prompts.turns '{turns}' builds on recorded answers")
+        assert "use each (answers are generated) or first" in record.error
 
 
 @pytest.mark.parametrize("planned_first", [False, True], ids=["one-run", "appended"])
