@@ -27,17 +27,28 @@ from deployments.verbs.verify import verify
 from tasks.errors import RawseqError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _AsListed(click.Group):
+    """Shows its commands in the order of a first use, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which they were added."""
+        return list(self.commands)
+
+
+@click.group(cls=_AsListed, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rawseq")
 def cli() -> None:
     """Prompts in, SGLang generates, checked raw token ids out.
 
     STORE is a job's own prefix (a folder or s3://bucket/prefix), a parent that holds exactly one job, or
     `demo` for the dataset that `rawseq demo` made in this folder.
+
+    Exit status: 0 fine, 1 failed or not accepted, 2 bad arguments or job, 3 not complete yet, 4 unknown, 5
+    server, store or credentials, 130 or 143 on a signal.
     """
 
 
-for command in (demo, run, status, show, probe, render, check, retry, extend, verify, export, up):
+for command in (demo, render, probe, run, status, show, retry, extend, verify, check, export, up):
     cli.add_command(command)
 
 
@@ -51,7 +62,7 @@ def run_command() -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(cli.main(prog_name="rawseq", standalone_mode=False))
     except click.ClickException as error:
         _tell_json("UsageError", error.format_message())
         error.show()

@@ -14,7 +14,7 @@ from tasks.verdicts import Code, accepted_codes
 SHOWN_REFUSALS = 20
 
 
-@click.command()
+@click.command(short_help="Judge anybody's token data by the grammar.")
 @click.argument("file", type=click.Path(path_type=Path))
 @model_options
 @click.option(

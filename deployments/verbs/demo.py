@@ -19,11 +19,11 @@ PARSER = "kimi_k2"
 """The demo's server starts with the flag on, so that the flow has something to find and switch off."""
 
 
-@click.command()
+@click.command(short_help="Try it: the main job against an embedded server.")
 @click.option(
     "--store", "uri", metavar="URI", help="A folder or s3:// address instead of the embedded S3 server."
 )
-@click.option("--rows", type=click.IntRange(1), help="Plan at most this many prompts.")
+@click.option("--rows", metavar="N", type=click.IntRange(1), help="Plan at most this many prompts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
 def demo(uri: str | None, rows: int | None, as_json: bool) -> int:
     """Run the main job against the embedded server. Again: resumes, or does nothing and says so."""

@@ -7,10 +7,14 @@ from deployments.job_record import stored_job
 from deployments.verbs.run import report
 
 
-@click.command(name="continue")
+@click.command(name="continue", short_help="Take up rows that were cut by length.")
 @click.argument("store")
 @click.option(
-    "--max-new-tokens", required=True, type=click.IntRange(1), help="Ids that each cut row may grow by."
+    "--max-new-tokens",
+    required=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Ids that each cut row may grow by.",
 )
 @click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")

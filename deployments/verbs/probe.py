@@ -16,7 +16,7 @@ READY_SECONDS = 30.0
 """A person waits: a server that loads a model for minutes is asked again later."""
 
 
-@click.command()
+@click.command(short_help="Show what a server or an object store does.")
 @click.argument("target", metavar="URL|STORE")
 @model_options
 @click.option("--api-key-env", help="Name of the environment variable that holds the API key.")

@@ -11,9 +11,17 @@ from tasks.jobfile import load_job
 from tasks.records import Completion
 
 
-@click.command()
+@click.command(short_help="Show prompts exactly as they would be sent.")
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--n", "count", default=3, show_default=True, type=click.IntRange(1), help="How many records.")
+@click.option(
+    "--n",
+    "count",
+    default=3,
+    show_default=True,
+    metavar="K",
+    type=click.IntRange(1),
+    help="How many records.",
+)
 @click.option(
     "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job file."
 )

@@ -8,7 +8,7 @@ from deployments.verbs.run import report
 from tasks.errors import JobError
 
 
-@click.command()
+@click.command(short_help="Make failed, named or rejected work again.")
 @click.argument("store")
 @click.option("--batches", metavar="3,7-9", help="Numbers of batches; all of them when left out.")
 @click.option("--rejected", multiple=True, metavar="CODE", help="Make rejected rows of this code again.")

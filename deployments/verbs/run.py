@@ -11,7 +11,7 @@ from tasks.jobfile import load_job
 from tasks.report import Summary
 
 
-@click.command()
+@click.command(short_help="Make every row of a job; again: resumes.")
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option(
     "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job file."
@@ -24,7 +24,11 @@ from tasks.report import Summary
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
 def run(job: Path, settings: tuple[str, ...], workers: int, as_json: bool) -> int:
-    """Make every row of JOB that its ledger does not list yet."""
+    """Make every row of JOB (YAML or JSON) that its ledger does not list yet; again: resumes.
+
+    Exit 0 every row accounted for and enough accepted, 1 otherwise, 2 bad job or prompt file, 5 a server,
+    bucket, credential or disk that only a person can mend.
+    """
     from deployments.local_flow import run_generate
 
     summary = run_generate(load_job(job, settings), Console(stderr=True), workers)

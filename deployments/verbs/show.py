@@ -17,11 +17,13 @@ from tasks.storage.shard_reader import decode_rejected, decode_shard
 from tasks.storage.store import ObjectStore
 
 
-@click.command()
+@click.command(short_help="Sequences as stored, segment by segment.")
 @click.argument("store")
 @click.option("--row", metavar="ID", help="The row with this id.")
 @click.option("--rejected", is_flag=True, help="Rejected rows, with code, offset and detail.")
-@click.option("--n", "count", default=3, show_default=True, type=click.IntRange(1), help="How many rows.")
+@click.option(
+    "--n", "count", default=3, show_default=True, metavar="K", type=click.IntRange(1), help="How many rows."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row on stdout, then a summary.")
 def show(store: str, row: str | None, rejected: bool, count: int, as_json: bool) -> int:
     """Print rows of STORE: ids beside text, each segment in its colour."""

@@ -12,7 +12,7 @@ from tasks.storage.ledger import Ledger
 from tasks.storage.store import ObjectStore
 
 
-@click.command()
+@click.command(short_help="Batches, rows, tokens and rejects of a dataset.")
 @click.argument("store")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def status(store: str, as_json: bool) -> int:

@@ -16,13 +16,14 @@ from tasks.storage.orphans import collect_orphans as remove_orphans
 SHOWN_PROBLEMS = 20
 
 
-@click.command()
+@click.command(short_help="Re-read everything: trainable or not, and why.")
 @click.argument("store")
 @click.option("--collect-orphans", is_flag=True, help="Then delete files that no receipt lists.")
 @click.option(
     "--older-than-seconds",
     default=86_400.0,
     show_default=True,
+    metavar="SECONDS",
     type=click.FloatRange(0),
     help="Least age of an orphan; a younger one may be about to be committed.",
 )

@@ -62,6 +62,51 @@ def test_status_says_not_yet(tmp_path: Path, rawseq: Rawseq, standin: Standin) -
     assert ran.answer["batches"] == {"total": 2, "committed": 1, "pending": 1}
 
 
+def test_status_names_what_is_missing_or_too_new(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """Receipts without their plan, and a job.json of a later schema, are errors that say so."""
+    job = write_job(
+        tmp_path / "job.yaml", standin.url, write_prompts(tmp_path / "p.jsonl", 16), tmp_path / "out"
+    )
+    assert rawseq("run", str(job)).status == 0
+    plan = next((tmp_path / "out").rglob("plan/000000.json"))
+    kept = plan.rename(tmp_path / "plan.json")
+    for arguments in (("status", str(tmp_path / "out")), ("run", str(job)), ("retry", str(tmp_path / "out"))):
+        ran = rawseq(*arguments)
+        assert ran.status == 1
+        message = ran.answer["error"]["message"]
+        assert "plan/000000.json: expected the plan of batch 0, which has a receipt" in message
+        assert "2 of the batches with a receipt, up to 1" in message
+        assert not plan.exists()
+    kept.rename(plan)
+    record = next((tmp_path / "out").rglob("job.json"))
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"schema": 7}))
+    for verb in ("status", "show", "verify", "retry"):
+        ran = rawseq(verb, str(tmp_path / "out"))
+        assert ran.status == 1
+        message = ran.answer["error"]["message"]
+        assert "job.json: expected schema 1 to 1, got 7 (written by a newer rawseq: use that)" in message
+
+
+def test_verify_knows_the_template_args_of_a_mixture(
+    tmp_path: Path, rawseq: Rawseq, standin: Standin
+) -> None:
+    """Rows drawn with and without thinking are both what the job's grammar expects."""
+    mix = [{"name": "on", "template_args": {"thinking": True}}, {"template_args": {"thinking": False}}]
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 12),
+        tmp_path / "out",
+        sampling={"mix": mix},
+        policy={"accept": "intact", "accepted_floor": 0.0},
+    )
+    assert rawseq("run", str(job)).status == 0
+    ran = rawseq("verify", str(tmp_path / "out"))
+    assert (ran.status, ran.answer["trainable"]) == (0, True), ran.answer
+    rows = rawseq("show", str(tmp_path / "out"), "--n", "99").objects[:-1]
+    assert len({row["metadata"]["mix"] for row in rows}) == 2
+
+
 def test_show_finds_a_row_by_its_id(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
     """`show --row` prints that row's ids and segments; an absent id is an error."""
     prompts = write_prompts(tmp_path / "p.jsonl", 6)
