@@ -154,13 +154,12 @@ def test_an_absent_prefect_server_is_named(
         assert json.loads(done.stdout)["error"]["type"] == "SurroundingsError"
 
 
-@pytest.mark.parametrize("module", ["click", "prefect.settings", "prefect.flows"])
+@pytest.mark.parametrize("module", ["click", "prefect.settings", "prefect.client"])
 def test_ctrl_c_while_modules_load(tmp_path: Path, rawseq_env: dict[str, str], module: str) -> None:
     """From the first import on, Ctrl-C ends the command with 130 and one line."""
     job = write_job(
         tmp_path / "job.yaml", "http://127.0.0.1:1", write_prompts(tmp_path / "p.jsonl", 2), tmp_path / "out"
     )
-    log = tmp_path / "log"
     with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "deployments.main", "run", str(job)],
         cwd=tmp_path,
@@ -173,11 +172,10 @@ def test_ctrl_c_while_modules_load(tmp_path: Path, rawseq_env: dict[str, str], m
             if line.split("|")[-1].strip().startswith(f"{module}."):  # a part of it, so the rest still loads
                 break
         process.send_signal(signal.SIGINT)
-        rest = [line for line in process.stderr if not line.startswith("import time:")]
+        rest = [line for line in process.stderr if line.strip() and not line.startswith("import time:")]
     assert process.returncode == 130, rest
     assert len(rest) == 1
     assert rest[0].startswith("interrupted")
-    assert not log.exists()
 
 
 def test_every_verb_has_a_help_that_says_what_it_does(command: Command) -> None:
