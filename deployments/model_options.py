@@ -8,7 +8,7 @@ import yaml
 
 from tasks.errors import JobError
 from tasks.jobfile import build_section
-from tasks.spec import ModelSpec
+from tasks.spec import ModelSpec, runs_unpinned_code
 
 _OPTIONS = (
     click.option("--tokenizer", help="Model name or folder with the tokenizer."),
@@ -44,7 +44,10 @@ def model_spec(
         "trust_remote_code": trust_remote_code,
         "template_args": dict(_argument(text) for text in template_args),
     }
-    return build_section(ModelSpec, given, "options")
+    model = build_section(ModelSpec, given, "options")
+    if runs_unpinned_code(model):
+        raise JobError("--trust-remote-code: expected --revision beside it: it runs the repository's code")
+    return model
 
 
 def _argument(text: str) -> tuple[str, Any]:

@@ -71,8 +71,8 @@ class Progress:
 
     def took(self, records: int, rows: int, output_tokens: int) -> None:
         """Note a batch that another run has made and committed."""
-        self.opened(records, rows)
-        self.rows_finished += rows
+        self.opened(records, rows, rows)
+        self.rows_made += rows
         self.tokens += output_tokens
         self.committed(records)
 

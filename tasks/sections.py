@@ -87,13 +87,6 @@ class ModelSpec(Section):
         identity=True,
     )
 
-    @model_validator(mode="after")
-    def _remote_code_is_pinned(self) -> Self:
-        local = self.tokenizer.startswith((".", "/", "~"))
-        if self.trust_remote_code and not local and self.revision is None:
-            raise ValueError("trust_remote_code runs the repository's code: give its revision too")
-        return self
-
 
 class ToolsSpec(Section):
     """What becomes of recorded tool results when the calls before them are made again."""

@@ -5,10 +5,10 @@ Its sections are in `tasks.sections` and `tasks.prompts`, and may be imported fr
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from tasks.prompts import PromptsSpec, SourceSpec
 from tasks.sections import (
@@ -42,6 +42,12 @@ SCHEMA_VERSION = 1
 """Version of everything that is stored; a reader refuses a higher one."""
 
 
+def runs_unpinned_code(model: ModelSpec) -> bool:
+    """Say whether a repository's own code would run, of whatever commit is its newest."""
+    local = model.tokenizer.startswith((".", "/", "~"))
+    return model.trust_remote_code and not local and model.revision is None
+
+
 class JobSpec(Section):
     """One job: prompts in, checked raw token ids out."""
 
@@ -60,6 +66,12 @@ class JobSpec(Section):
     batch: BatchSpec = field(BatchSpec(), "The unit of retry, checkpoint and commit.", 6)
     store: StoreSpec = field(..., "Where the dataset goes.", 7)
     tools: ToolsSpec = field(ToolsSpec(), "Tool loops.", 8)
+
+    @model_validator(mode="after")
+    def _remote_code_is_pinned(self) -> Self:
+        if runs_unpinned_code(self.model):
+            raise ValueError("model.trust_remote_code runs the repository's code: give model.revision too")
+        return self
 
     def identity(self) -> dict[str, Any]:
         """Return what `job_id` hashes: the fields that can change a token, where not at their default.

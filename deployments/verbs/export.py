@@ -7,16 +7,16 @@ from typing import Any, get_args
 
 import click
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
+from deployments.console import output
 from deployments.store_argument import opened_store
 from tasks.errors import JobError
 from tasks.storage.trainers.masks import BOUNDARIES, SWITCHES
 from tasks.storage.trainers.options import ExportOptions, FormatName
 
 
-@click.command()
+@click.command(short_help="Rows as files that a trainer reads.")
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True)
 @click.option("--to", required=True, type=click.Choice(get_args(FormatName)), help="Which files.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder; again: goes on.")
@@ -77,7 +77,7 @@ def _weights(weights: tuple[float, ...], count: int) -> list[float]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    console = Console()
+    console = output()
     rows, parts = report["rows"], [entry for entry in report["files"] if "split" in entry]
     size = sum(entry["bytes"] for entry in report["files"])
     learnt, all_ids = sum(report["supervised"].values()), sum(report["tokens"].values())

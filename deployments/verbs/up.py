@@ -11,7 +11,7 @@ from rich.console import Console
 from deployments.stack.home import StackHome
 
 
-@click.command()
+@click.command(short_help="Start the whole local stack; Ctrl-C stops it.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),

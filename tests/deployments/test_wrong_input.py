@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
+import click
 import pytest
 
 from deployments.cli import run_command
@@ -68,13 +69,15 @@ def command(
         pytest.param(["check", "x.jsonl", "--tokenizer", ""], "options: tokenizer: expected", id="no-model"),
         pytest.param(["check", "x.jsonl"], "--tokenizer: expected a model name or folder", id="no-option"),
         pytest.param(
-            ["check", "x", "--tokenizer", "a/b", "--trust-remote-code"], "give its revision", id="unpinned"
+            ["check", "x", "--tokenizer", "a/b", "--trust-remote-code"], "--revision beside it", id="unpinned"
         ),
         pytest.param(["check", "x", *TOKENIZER, "--template-arg", "a"], "name=value", id="template-arg"),
         pytest.param(["check", "x", *TOKENIZER, "--template-arg", "a=["], "YAML value", id="template-yaml"),
-        pytest.param(["probe", "http://", *TOKENIZER], "URL: urls: expected http://host:port", id="url-bare"),
-        pytest.param(["probe", "http://a b", *TOKENIZER], "URL: urls: expected http://", id="url-space"),
-        pytest.param(["status", "gs://bucket/x"], "expected a folder, or s3://", id="unknown-scheme"),
+        pytest.param(
+            ["probe", "http://", *TOKENIZER], "URL: urls.0: expected http://host:port", id="url-bare"
+        ),
+        pytest.param(["probe", "http://a b", *TOKENIZER], "URL: urls.0: expected http://", id="url-space"),
+        pytest.param(["status", "gs://bucket/x"], "expected a folder or s3://", id="unknown-scheme"),
         pytest.param(["retry", "out", "--batches", "9-7"], "ascending ranges", id="batches-reversed"),
         pytest.param(["retry", "out", "--batches", ""], "like 3,7-9", id="batches-empty"),
     ],
@@ -186,7 +189,7 @@ def test_every_verb_has_a_help_that_says_what_it_does(command: Command) -> None:
     for name, verb in cli.commands.items():
         assert f"\n  {name} " in overview
         assert verb.get_short_help_str(200).endswith((".", "?"))
-        assert all(getattr(option, "help", "given by its place") for option in verb.params)
+        assert all(option.help for option in verb.params if isinstance(option, click.Option))
     assert "…" not in overview.replace("...", "…"), "a verb's first sentence is cut off"
 
 

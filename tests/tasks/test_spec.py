@@ -149,7 +149,7 @@ def test_remote_code_needs_a_revision() -> None:
     """A hub tokenizer's own code runs only at a pinned revision."""
     job = changed("model.trust_remote_code", True)
     job["model"] = {"tokenizer": "moonshotai/Kimi-K2.5", "trust_remote_code": True}
-    with pytest.raises(JobError, match=r"^job\.yaml: model: trust_remote_code .* give its revision too$"):
+    with pytest.raises(JobError, match=r"^job\.yaml: model\.trust_remote_code .* give model\.revision too$"):
         build_job(job, "job.yaml")
 
 
