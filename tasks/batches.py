@@ -25,6 +25,7 @@ from tasks.storage.server_lock import server_locks
 from tasks.storage.source import open_sources
 from tasks.tokens.check import check_rows
 from tasks.tokens.conversations import extends_previous
+from tasks.tokens.next_turn import TurnRules
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling
 from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.verdicts import accepted_codes
@@ -155,17 +156,11 @@ def render(
     records = run.sources.read(batch)
     conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
     spec = run.spec
-    turns = BatchTurns(
-        conversations,
-        run.vocabulary,
-        run.grammar,
-        sampling or run.sampling,
-        run.limits,
-        spec.model.control_tokens,
-        spec.tools.match,
-        run.mixes,
-        spec.policy.rounds if spec.policy.on_length == "continue" else 0,
+    rules = TurnRules(
+        sampling or run.sampling, run.limits, spec.model.control_tokens, spec.tools.match, run.mixes
     )
+    rounds = spec.policy.rounds if spec.policy.on_length == "continue" else 0
+    turns = BatchTurns(conversations, run.grammar, rules, rounds)
     return RenderedBatch(batch, turns, _open_journal(run, batch, generation, purpose), generation)
 
 
@@ -190,9 +185,10 @@ async def generate(run: Run, rendered: RenderedBatch) -> int:
     """Make every row of the batch that its journal does not hold; return how many it held."""
     assert run.dispatch is not None
     resumed = len(rendered.journal.done)
-    lane = await run.in_thread(
-        BatchLane, rendered.journal, rendered.turns, run.progress, rendered.partials, rendered.cap
-    )
+    lane = BatchLane(rendered.journal, rendered.turns, run.progress, run.renderers)
+    works = await run.in_thread(lane.opening)
+    steps = await run.renderers.run(rendered.turns.rules, works)
+    await run.in_thread(lane.open, works, steps, rendered.partials, rendered.cap)
     run.progress.refused(len(rendered.journal.done) - resumed)
     rendered.opened.set()
     await run.dispatch.run(lane)

@@ -11,10 +11,11 @@ from tasks.storage.plan import Plan
 from tasks.storage.planning import new_batches
 from tasks.storage.record import Record
 from tasks.storage.source import open_sources
+from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.mixture import Mix, read_mix
+from tasks.tokens.next_turn import TurnRules, Work, next_step
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
-from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 
 RECORDS_AT_ONCE = 64
@@ -73,11 +74,9 @@ def _rows(
     records: Iterator[Record],
 ) -> Iterator[Request | Completion]:
     sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
-    policy, match = spec.model.control_tokens, spec.tools.match
+    rules = TurnRules(sampling, LengthLimits(), spec.model.control_tokens, spec.tools.match, mixes)
     while part := list(islice(records, RECORDS_AT_ONCE)):
         conversations = plan_conversations(part, spec.prompts.turns, spec.sampling.samples)
-        turns = BatchTurns(conversations, vocabulary, grammar, sampling, LengthLimits(), policy, match, mixes)
-        requests, unsent = turns.open({})
-        found: dict[str, Request | Completion] = {row.row_id: row for row in requests}
-        found |= {row.row_id: row for row in unsent}
-        yield from (found[name] for name in turns.row_ids if name in found)
+        for conversation in conversations:
+            step = next_step(vocabulary, grammar, rules, Work(conversation))
+            yield from step.unsent if step.request is None else (step.request,)

@@ -20,6 +20,8 @@ import orjson
 
 from tasks.errors import SurroundingsError
 from tasks.live import BatchBook
+from tasks.processes import Knowledge
+from tasks.rendering import Renderers
 from tasks.report import Progress, Summary
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
@@ -67,6 +69,7 @@ class Run:
         book: open and failed batches of this run, for the table.
         pool: threads for blocking work.
         credentials: S3 credentials of a Prefect block; None: the AWS chain.
+        renderers: where prompts are rendered.
         stack: what closes with the run: dispatch, fleet, store.
         tell: takes lines for the person at the terminal, beside the log.
     """
@@ -85,6 +88,7 @@ class Run:
     name: str
     progress: Progress
     pool: ThreadPoolExecutor
+    renderers: Renderers
     stack: AsyncExitStack
     credentials: Mapping[str, str] | None = attrs.field(default=None, repr=False)
     plan: Plan | None = None
@@ -150,6 +154,7 @@ async def open_run(
         run = await loop.run_in_executor(pool, _resolve, spec, name, credentials, pool, stack)
         await run.in_thread(run.keeper.__enter__)
         stack.push_async_callback(run.in_thread, run.keeper.__exit__, None, None, None)
+        await stack.enter_async_context(run.renderers)
         stack.callback(_CURRENT.reset, _CURRENT.set(run))
         observer = OBSERVER.get()
         if observer is not None:
@@ -190,9 +195,15 @@ def _resolve(
         name=name,
         progress=Progress(),
         pool=pool,
+        renderers=_renderers(spec, vocabulary, grammar),
         stack=stack,
         credentials=credentials,
     )
+
+
+def _renderers(spec: JobSpec, vocabulary: Vocabulary, grammar: Grammar) -> Renderers:
+    knowledge = Knowledge(spec.model, tuple(spec.sampling.mix), vocabulary.describe())
+    return Renderers(vocabulary, grammar, knowledge, spec.batch.render_processes)
 
 
 def _account(

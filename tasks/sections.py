@@ -248,6 +248,14 @@ class BatchSpec(Section):
     lease_seconds: float = field(
         90.0, "A worker that is silent for so many seconds is taken for dead.", 4, ge=3, le=3600
     )
+    render_processes: int | None = field(
+        None,
+        "Processes that render prompts, each with a tokenizer of its own; 0: a thread. Empty: a thread, and "
+        "in a job long enough to pay for their start a process per further core, at most 4.",
+        5,
+        ge=0,
+        le=64,
+    )
 
 
 class StoreSpec(Section):

@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tasks.errors import RowError, ServerError, SurroundingsError
 from tasks.records import Completion
 from tasks.serving.fleet import Fleet
-from tasks.serving.lanes import Backlog, Row
+from tasks.serving.lanes import Backlog, OpenLane, Row
 from tasks.serving.outcomes import AttemptError
 from tasks.serving.protocol import integrity_alarm
 from tasks.serving.server import AWAY, CLOSED, OPEN, Flight, Server
@@ -125,14 +126,29 @@ class Attempts:
         home = row.home
         if home.ended.done():
             return
-        home.afoot -= 1
-        home.dry = False
         try:
-            home.lane.finished(completion)
-            if home.lane.done:
-                home.ended.set_result(None)
+            rest = home.lane.finished(completion)
         except Exception as error:  # noqa: BLE001  the lane's own failure belongs to whoever runs the lane
             home.ended.set_exception(error)
+            return
+        if rest is None:
+            home.settled()
+            return
+        task = asyncio.ensure_future(rest)  # the row's slot is free meanwhile
+        home.following.add(task)
+        task.add_done_callback(partial(self._followed, home))
+
+    def _followed(self, home: OpenLane, task: "asyncio.Future[None]") -> None:
+        home.following.discard(task)
+        if home.ended.done():
+            return
+        if task.cancelled():
+            home.ended.cancel()
+        elif (error := task.exception()) is not None:
+            home.ended.set_exception(error)
+        else:
+            home.settled()
+            self._fill()
 
     def _end_unsent(self, row: Row, code: str, detail: str, offset: int = -1) -> None:
         self.unsent += 1

@@ -96,6 +96,7 @@ class Dispatch:
         finally:
             self._backlog.drop_lane(home)
             mine = [f for s in self.fleet.servers for f in s.flights.values() if f.row.home is home]
+            await home.call_off()
             await self._attempts.call_off(mine)
             self.fill()
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import Counter, deque
+from collections.abc import Awaitable
 from typing import Protocol
 
 import attrs
@@ -26,8 +27,11 @@ class Lane(Protocol):
         """Return the next ready request, None when none is ready now."""
         ...
 
-    def finished(self, completion: Completion) -> None:
-        """Keep a completion; this may make new requests ready."""
+    def finished(self, completion: Completion) -> Awaitable[None] | None:
+        """Keep a completion; this may make new requests ready, at once or when what it returns is done.
+
+        Until then the row counts as on its way: the lane waits for it, and nothing else does.
+        """
         ...
 
     def attempt_failed(self, request: Request, outcome: str, alone: bool) -> None:
@@ -52,7 +56,8 @@ class OpenLane:
     Args:
         lane: the caller's.
         ended: resolved when the lane is done or broken.
-        afoot: its rows in flight, in the backlog or pausing.
+        afoot: its rows in flight, in the backlog, pausing, or finished with something still to follow.
+        following: what is being done for those last.
         dry: its last `take` gave nothing, and nothing of it has finished since.
     """
 
@@ -60,6 +65,20 @@ class OpenLane:
     ended: "asyncio.Future[None]"
     afoot: int = 0
     dry: bool = False
+    following: "set[asyncio.Future[None]]" = attrs.field(factory=set)
+
+    def settled(self) -> None:
+        """Count one of its rows as ended, with all that followed it."""
+        self.afoot -= 1
+        self.dry = False
+        if self.lane.done and not self.ended.done():
+            self.ended.set_result(None)
+
+    async def call_off(self) -> None:
+        """Stop what is being done for finished rows."""
+        for task in self.following:
+            task.cancel()
+        await asyncio.gather(*self.following, return_exceptions=True)
 
 
 @attrs.define(slots=True, eq=False)

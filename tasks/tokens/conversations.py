@@ -75,6 +75,11 @@ class Conversation:
     code: Code = Code.BAD_RECORD
 
     @property
+    def name(self) -> str:
+        """Name of its record: what rows with equal ones share (a server's prefix cache, say)."""
+        return f"{self.source}:{self.record_id}"
+
+    @property
     def row_ids(self) -> tuple[str, ...]:
         """One row id per generated turn."""
         return tuple(row_id(self.source, self.record_id, turn, self.sample) for turn in self.turns)

@@ -8,6 +8,7 @@ import psutil
 
 from deployments.standin.launch import Standin, start_standin
 from tasks.storage.shard_reader import decode_rejected, decode_shard
+from tests.flows.test_kill import shard_names
 from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
@@ -53,6 +54,20 @@ def test_rows_are_prompt_and_output_verbatim(tmp_path: Path, rawseq: Rawseq, sta
         ]
         assert order == sorted(order)
     assert len(set(names)) == len(names)
+
+
+def test_processes_render_what_a_thread_renders(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """First prompts and next turns of a job with `batch.render_processes` are those of one without."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 12)
+    stores = []
+    for processes in (0, 1):
+        stores.append(tmp_path / f"out{processes}")
+        job = tmp_path / f"job{processes}" / "job.yaml"
+        job.parent.mkdir()
+        write_job(job, standin.url, prompts, stores[-1], batch={"render_processes": processes})
+        ran = rawseq("run", str(job))
+        assert (ran.status, ran.answer["rows"]["total"]) == (0, 12 + 4), ran.stderr
+    assert shard_names(stores[0]) == shard_names(stores[1])
 
 
 def test_a_raised_limit_adds_batches(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:

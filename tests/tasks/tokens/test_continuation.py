@@ -6,11 +6,12 @@ import pytest
 from tasks.records import Completion, Request, as_ids
 from tasks.spec import SamplingSpec
 from tasks.tokens.continuation import continuation_of, merge_rounds
+from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.grammar import check_row
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
-from tasks.tokens.turns import BatchTurns, plan_conversations
 from tests.tasks.tokens.answers import answer
 from tests.tasks.tokens.conftest import Load
+from tests.tasks.tokens.talk import Talk
 from tests.tasks.tokens.test_turns import Record, user
 
 LIMITS = LengthLimits(4096, 4090, 100_000)
@@ -38,9 +39,7 @@ def test_rounds_give_the_row_that_one_round_gives(family: str, cuts: list[int], 
     vocabulary, grammar = load(family, True)
     resolved = resolve_sampling(SamplingSpec(max_new_tokens=50), vocabulary, grammar)
     record = Record((user("a"), user("b")))
-    turns = BatchTurns(
-        plan_conversations([record], "each", 1), vocabulary, grammar, resolved, LIMITS, rounds=4
-    )
+    turns = Talk(plan_conversations([record], "each", 1), vocabulary, grammar, resolved, LIMITS, rounds=4)
     first = request = turns.open({})[0][0]
     whole = vocabulary.dialect.encode(answer(grammar))
     start = 0
@@ -63,7 +62,7 @@ def test_rounds_end(load: Load) -> None:
     """After the last round a row that is still cut is kept as cut, with all its ids."""
     vocabulary, grammar = load("stand-in", True)
     resolved = resolve_sampling(SamplingSpec(max_new_tokens=50), vocabulary, grammar)
-    turns = BatchTurns(
+    turns = Talk(
         plan_conversations([Record((user("a"),))], "each", 1), vocabulary, grammar, resolved, LIMITS, rounds=1
     )
     request = turns.open({})[0][0]
@@ -80,7 +79,7 @@ def test_a_lost_round_leaves_the_row_as_it_was(load: Load) -> None:
     """A continuation that no server can make does not cost what was there."""
     vocabulary, grammar = load("stand-in", True)
     resolved = resolve_sampling(SamplingSpec(), vocabulary, grammar)
-    turns = BatchTurns(
+    turns = Talk(
         plan_conversations([Record((user("a"),))], "each", 1), vocabulary, grammar, resolved, LIMITS, rounds=2
     )
     request = turns.open({})[0][0]

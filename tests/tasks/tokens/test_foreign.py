@@ -7,14 +7,15 @@ import pytest
 
 from tasks.errors import DataError
 from tasks.spec import SamplingSpec
+from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.foreign import foreign_completion
 from tasks.tokens.grammar import check_row
 from tasks.tokens.inspect_row import describe_refusal, describe_request, describe_verdict
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
 from tasks.tokens.template import render
-from tasks.tokens.turns import BatchTurns, plan_conversations
 from tests.tasks.tokens.answers import answer
 from tests.tasks.tokens.conftest import Load
+from tests.tasks.tokens.talk import Talk
 from tests.tasks.tokens.test_turns import Record, user
 
 
@@ -93,7 +94,7 @@ def test_rows_for_people_are_json(load: Load) -> None:
     vocabulary, grammar = load("stand-in", True)
     resolved = resolve_sampling(SamplingSpec(), vocabulary, grammar)
     records = [Record((user("Well?"),), "good"), Record((user("</think>"),), "bad")]
-    turns = BatchTurns(plan_conversations(records, "each", 1), vocabulary, grammar, resolved, LengthLimits())
+    turns = Talk(plan_conversations(records, "each", 1), vocabulary, grammar, resolved, LengthLimits())
     requests, unsent = turns.open({})
     sent = describe_request(vocabulary, grammar, requests[0])
     assert json.loads(json.dumps(sent))["tail"]["names"][-1] == "<think>"

@@ -8,12 +8,13 @@ import pytest
 
 from tasks.errors import JobError, RowError
 from tasks.spec import SamplingSpec
+from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.grammar import check_row, discover_grammar
 from tasks.tokens.mixture import choose_mix, read_mix
 from tasks.tokens.sampling import LengthLimits, resolve_sampling, row_cap, row_seed
-from tasks.tokens.turns import BatchTurns, plan_conversations
 from tests.tasks.tokens.answers import answer
 from tests.tasks.tokens.conftest import Load
+from tests.tasks.tokens.talk import Talk
 from tests.tasks.tokens.test_turns import Record, reply, user
 
 
@@ -145,7 +146,7 @@ def test_reasoning_on_and_off_in_one_job(family: str, load: Load) -> None:
     assert {tail.mode for tail in grammar.tails} >= {"closed", grammar.default.mode}
     resolved = resolve_sampling(SamplingSpec(max_new_tokens=50), vocabulary, grammar)
     records = [Record((user("a"), user("b")), str(i), metadata='{"k": 1}') for i in range(20)]
-    turns = BatchTurns(
+    turns = Talk(
         plan_conversations(records, "each", 1), vocabulary, grammar, resolved, LengthLimits(), mixes=mixes
     )
     seen = set()

@@ -9,17 +9,17 @@ import pytest
 
 from tasks.records import Completion, Ragged, Request, as_ids
 from tasks.spec import SamplingSpec
-from tasks.tokens.conversations import answer_points, extends_previous
+from tasks.tokens.conversations import answer_points, extends_previous, plan_conversations
 from tasks.tokens.grammar import Grammar, check_row
 from tasks.tokens.replies import answer_calls, answer_message
 from tasks.tokens.rowid import row_id, split_row_id
 from tasks.tokens.sampling import LengthLimits, resolve_sampling, row_seed
-from tasks.tokens.turns import BatchTurns, plan_conversations
 from tasks.tokens.vocabulary import Vocabulary
 from tasks.verdicts import Code
 from tests.tasks.tokens.answers import FORMS, answer
 from tests.tasks.tokens.conftest import Load
 from tests.tasks.tokens.model_folders import SHARED
+from tests.tasks.tokens.talk import Talk
 
 
 @attrs.frozen
@@ -52,13 +52,11 @@ def batch(
     turns: str = "each",
     samples: int = 1,
     **options: Any,
-) -> BatchTurns:
+) -> Talk:
     """Return the conversations of records under the tests' sampling and limits."""
     resolved = resolve_sampling(SamplingSpec(max_new_tokens=100), vocabulary, grammar)
     limits = options.pop("limits", LengthLimits(4096, 4090, 100_000))
-    return BatchTurns(
-        plan_conversations(records, turns, samples), vocabulary, grammar, resolved, limits, **options
-    )
+    return Talk(plan_conversations(records, turns, samples), vocabulary, grammar, resolved, limits, **options)
 
 
 def reply(vocabulary: Vocabulary, request: Request, text: str, finish: str = "stop") -> Completion:
@@ -266,7 +264,7 @@ def test_a_tool_loop_splices_the_recorded_result(load: Load) -> None:
 def test_calls_without_a_recorded_result_end_the_conversation(match: str, text: str, load: Load) -> None:
     """No result is made up: later turns are unreached."""
     vocabulary, grammar = load("kimi-tiny", True)
-    made = batch(vocabulary, grammar, Record(TOOL_LOOP), tools_match=match)
+    made = batch(vocabulary, grammar, Record(TOOL_LOOP), match=match)
     following, unsent = made.follow(reply(vocabulary, made.open({})[0][0], text))
     assert following is None
     assert [row.code for row in unsent] == ["unreached", "unreached"]

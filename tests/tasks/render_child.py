@@ -1,0 +1,28 @@
+"""A run that renders in two processes and never ends by itself: for tests to end it."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+from tests.tasks.test_rendering import asked, job_in
+
+
+async def main(root: Path) -> None:
+    """Render one prompt, then one that waits for ever."""
+    job = job_in(root)
+    async with job.renderers(2) as renderers:
+        await renderers.run(job.rules, asked("at once"))
+        rendered = asyncio.ensure_future(renderers.run(job.rules, asked("wait")))
+        await asyncio.sleep(0)
+        print("rendering", flush=True)
+        await rendered
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(Path(sys.argv[1])))
+    except KeyboardInterrupt:
+        sys.exit(130)
