@@ -6,7 +6,7 @@ arguments element by element, and leaves these alone. Many rows are columns: one
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import attrs
 import numpy as np
@@ -171,9 +171,8 @@ class Completion:
         return self.finish_reason != "unsent"
 
 
-@attrs.frozen(slots=True, eq=False)
-class Segment:
-    """A named half-open range [start, stop) of a row's `input_ids`."""
+class Segment(NamedTuple):
+    """A named half-open range [start, stop) of a row's `input_ids`; a tuple, for there are many of them."""
 
     kind: str
     start: int

@@ -40,7 +40,7 @@ class Scan:
     """One batch at a glance; events are control ids, in row order.
 
     Args:
-        positions: per event its index into its row's output.
+        positions: int64[events]: per event its index into its row's output.
         marks: per event its `Symbol`, as bytes.
         bounds: row i's events are [bounds[i], bounds[i + 1]).
         gaps: EMPTY, BLANK or TEXT in front of each event and behind a row's last: row i's are
@@ -50,9 +50,10 @@ class Scan:
         tails: per row which of the grammar's tails its prompt ends with, -1 for none.
         echoes: per row how many ids of the prompt's tail its output begins with.
         loops: per row where the loop that ends it is first seen, -1 for none.
+        lasts: per row its last output id, -1 where there is none.
     """
 
-    positions: list[int]
+    positions: NDArray[np.int64]
     marks: bytes
     bounds: list[int]
     gaps: bytes
@@ -61,6 +62,7 @@ class Scan:
     tails: list[int]
     echoes: list[int]
     loops: list[int]
+    lasts: list[int]
 
 
 def scan_batch(grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: Sequence[Completion]) -> Scan:
@@ -75,7 +77,7 @@ def scan_batch(grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: S
     bounds = np.searchsorted(events, outputs.offsets)
     starts = np.repeat(outputs.offsets[:-1], np.diff(bounds))
     return Scan(
-        positions=(events - starts).tolist(),
+        positions=events - starts,
         marks=marks.tobytes(),
         bounds=bounds.tolist(),
         gaps=_gaps(grammar, outputs, events, bounds),
@@ -84,6 +86,7 @@ def scan_batch(grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: S
         tails=_tails(grammar, inputs),
         echoes=_echoes(grammar, inputs, outputs),
         loops=_loops(outputs, completions),
+        lasts=_lasts(outputs),
     )
 
 
@@ -103,6 +106,14 @@ def _first(places: NDArray[np.intp], rows: Ragged) -> list[int]:
         int(places[low]) - start if low < high else -1
         for low, high, start in zip(at[:-1], at[1:], rows.offsets[:-1].tolist(), strict=True)
     ]
+
+
+def _lasts(rows: Ragged) -> list[int]:
+    lasts = np.full(len(rows), -1, np.int64)
+    some = np.diff(rows.offsets) > 0
+    lasts[some] = rows.ids[rows.offsets[1:][some] - 1]
+    last_ids: list[int] = lasts.tolist()
+    return last_ids
 
 
 def _gaps(grammar: Grammar, outputs: Ragged, events: NDArray[np.intp], bounds: NDArray[np.intp]) -> bytes:

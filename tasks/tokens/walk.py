@@ -146,7 +146,7 @@ class Walk:
         """Note the first fault, at an index into the output."""
         self.fault = (code, at, detail)
 
-    def result(self, finish_reason: str) -> tuple[Code, int, str]:
+    def result(self) -> tuple[Code, int, str]:
         """Return (code, offset into the output or -1, detail), and let the segments tile the output."""
         if (self.segments[-1:] and self.segments[-1][2] < self._output.size) or not self.segments:
             start = self.segments[-1][2] if self.segments else 0
