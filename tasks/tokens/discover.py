@@ -75,8 +75,11 @@ def family_of(vocabulary: Vocabulary, tail: Ids) -> Family:
     own = given_family(vocabulary.given)
     if own is not None:
         missing = [t for t in (own.opener, own.closer) if t and t not in vocabulary.control_ids]
-        if missing and own.opens != "header":
-            raise TokenizerError(f"model.grammar: {missing[0]!r} is no control token of this vocabulary")
+        if missing and own.opens != "header" and not spells_thinking(vocabulary, own):
+            raise TokenizerError(
+                f"model.grammar: {missing[0]!r} is no control token of this vocabulary, "
+                "and its chat template does not spell it"
+            )
         return own
     present = set(tail.tolist())
     for family in FAMILIES:
@@ -94,7 +97,23 @@ def has_thinking(vocabulary: Vocabulary, family: Family) -> bool:
     """Return whether this vocabulary has the family's reasoning tokens (Kimi-K2-Instruct has not)."""
     if family.opens == "header":
         return True
-    return bool(family.opener) and {family.opener, family.closer} <= vocabulary.control_ids.keys()
+    tagged = bool(family.opener) and {family.opener, family.closer} <= vocabulary.control_ids.keys()
+    return tagged or spells_thinking(vocabulary, family)
+
+
+def spells_thinking(vocabulary: Vocabulary, family: Family) -> bool:
+    """Return whether opener and closer are ordinary text here, which the chat template knows."""
+    tags = {family.opener, family.closer}
+    if not family.opener or family.opens == "header" or tags & vocabulary.control_ids.keys():
+        return False
+    return family.closer in vocabulary.dialect.template
+
+
+def spellings(vocabulary: Vocabulary, text: str) -> tuple[tuple[int, ...], ...]:
+    """Return the ids of an ordinary text, and of it with the line breaks that may melt into its last id."""
+    encoded = [tuple(vocabulary.dialect.encode(text + after)) for after in ("", "\n", "\n\n")]
+    plain = encoded[0]
+    return tuple(dict.fromkeys([plain, *(ids for ids in encoded[1:] if ids[: len(plain)] != plain)]))
 
 
 def ids_of(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
@@ -112,6 +131,8 @@ def symbol_table(vocabulary: Vocabulary, family: Family) -> NDArray[np.uint8]:
     """uint8[size]: CONTROL for every control token, then what the family says, then the end ids."""
     table = np.zeros(vocabulary.size, np.uint8)
     named: dict[str, Symbol] = dict(family.symbols)
+    for tag in (family.opener, family.closer) if spells_thinking(vocabulary, family) else ():
+        table[[ids[0] for ids in spellings(vocabulary, tag)]] = Symbol.SPELLED
     if has_thinking(vocabulary, family) and family.opens != "header":
         named |= {family.opener: Symbol.OPEN, family.closer: Symbol.CLOSE}
     for text, id in vocabulary.control_ids.items():
@@ -150,8 +171,7 @@ def mode_of(
     """Read off the last id of the tail that is not white space who opens reasoning."""
     if family.opens in ("header", "open", "closed"):
         return family.opens
-    solid = [id for id in tail.tolist() if not blank[id]]
-    last = Symbol(int(symbols[solid[-1]])) if solid else Symbol.TEXT
+    last = _last_of(vocabulary, family, symbols, blank, tail)
     if last is Symbol.OPEN:
         return "open"
     if last is Symbol.CLOSE:
@@ -164,6 +184,19 @@ def mode_of(
     return family.opens
 
 
+def _last_of(
+    vocabulary: Vocabulary, family: Family, symbols: NDArray[np.uint8], blank: NDArray[np.bool_], tail: Ids
+) -> Symbol:
+    """Return what the last solid id of a tail means, or the tag that its text ends with."""
+    if spells_thinking(vocabulary, family):
+        text = vocabulary.decode(tail.tolist()).rstrip()
+        for tag, symbol in ((family.closer, Symbol.CLOSE), (family.opener, Symbol.OPEN)):
+            if text.endswith(tag):
+                return symbol
+    solid = [id for id in tail.tolist() if not blank[id]]
+    return Symbol(int(symbols[solid[-1]])) if solid else Symbol.TEXT
+
+
 def qualified_ids(vocabulary: Vocabulary, family: Family) -> tuple[tuple[int, tuple[int, ...], Symbol], ...]:
     """Return the ids whose meaning depends on what follows: (id, following ids, meaning), longest first."""
     found = [
@@ -172,4 +205,9 @@ def qualified_ids(vocabulary: Vocabulary, family: Family) -> tuple[tuple[int, tu
         if text in vocabulary.control_ids
         for following, symbol in meanings.items()
     ]
+    if spells_thinking(vocabulary, family):
+        tags = {family.opener: Symbol.OPEN, family.closer: Symbol.CLOSE}
+        found += [
+            (ids[0], ids[1:], symbol) for tag, symbol in tags.items() for ids in spellings(vocabulary, tag)
+        ]
     return tuple(sorted(found, key=lambda entry: -len(entry[1])))

@@ -35,8 +35,9 @@ class Family:
         name: for people.
         headers: control texts of which one stands in the tail of every rendered prompt.
         requires: control texts that the vocabulary must have.
-        opener: text that opens reasoning, "" for none.
-        closer: text that closes it.
+        opener: text that opens reasoning, "" for none; a control token, or (in vocabularies without it, when
+            the chat template writes it) ordinary ids that spell it.
+        closer: text that closes it, of the same kind.
         symbols: what the family's other control texts mean; any not named is CONTROL.
         rules: what may follow what.
         ends: end-of-turn texts, used only when the model brings no generation_config.json.
@@ -102,7 +103,7 @@ _DEEPSEEK_TURNS: Final = (
     "<｜tool▁output▁begin｜>",
     "<｜tool▁output▁end｜>",
 )
-DEEPSEEK_V4: Final = Family(
+DEEPSEEK_DSML: Final = Family(
     name="deepseek-dsml",
     headers=("<｜Assistant｜>",),
     requires=("｜DSML｜", "<think>"),
@@ -111,7 +112,8 @@ DEEPSEEK_V4: Final = Family(
     symbols=_symbols(turn=(*_DEEPSEEK_TURNS, "<｜latest_reminder｜>")),
     qualified={
         "｜DSML｜": {
-            "tool_calls": Symbol.SECTION_BEGIN,
+            "function_calls": Symbol.SECTION_BEGIN,  # V3.2
+            "tool_calls": Symbol.SECTION_BEGIN,  # V4
             "invoke": Symbol.CALL_BEGIN,
             "parameter": Symbol.KEY,
         }
@@ -245,7 +247,7 @@ CHATML: Final = Family(
 )
 FAMILIES: Final = (
     KIMI,
-    DEEPSEEK_V4,
+    DEEPSEEK_DSML,
     DEEPSEEK,
     GLM,
     MINIMAX_M3,

@@ -36,6 +36,7 @@ class Symbol(IntEnum):
     START = 22
     CONSTRAIN = 23
     CONTROL = 24  # any other control token: a model has no business to emit it
+    SPELLED = 25  # first of the ordinary ids that spell an opener or closer; else TEXT
 
 
 class State(IntEnum):

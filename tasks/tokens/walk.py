@@ -68,11 +68,12 @@ class Walk:
         if state in _ENDED:
             self.fail(Code.AFTER_END, self._at, "ids follow the end of the turn")
             return
+        width = 1
         if self._grammar.qualified:
             qualified = self._qualify(at, symbol)
-            if qualified is None:  # the row was cut before its meaning was told
+            if qualified is None:  # ordinary text, or the row was cut before its meaning was told
                 return
-            symbol = qualified
+            symbol, width = qualified
         blank = self._gap(at)
         if self.fault is not None:
             return
@@ -89,9 +90,9 @@ class Walk:
         if blank and not self._may_be_empty(state, symbol, at):
             return
         owner = state if symbol in ENDS_SEGMENT else following
-        self._push(OWN_SEGMENT.get(symbol) or self._kind(owner), at, at + 1)
+        self._push(OWN_SEGMENT.get(symbol) or self._kind(owner), at, at + width)
         self._state = following
-        self._at = at + 1
+        self._at = at + width
 
     def _may_be_empty(self, state: State, symbol: Symbol, at: int) -> bool:
         if state is State.REASONING and symbol in (Symbol.CLOSE, Symbol.BLOCK_END):
@@ -122,17 +123,20 @@ class Walk:
         """Whether rows with equal marks and gaps walk the same way: no mark's meaning hangs on other ids."""
         return not self._grammar.qualified
 
-    def _qualify(self, at: int, symbol: Symbol) -> Symbol | None:
-        """Return what an id means in front of those that follow; None when the row ends before that tells."""
+    def _qualify(self, at: int, symbol: Symbol) -> tuple[Symbol, int] | None:
+        """Return what an id means in front of those that follow, and how many ids say it.
+
+        None when the row ends before that is told, or when it spells nothing.
+        """
         id, size = int(self._output[at]), self._output.size
         for first, following, meaning in self._grammar.qualified:
             if first == id:
                 came = tuple(self._output[at + 1 : at + 1 + len(following)].tolist())
                 if came == following:
-                    return meaning
+                    return meaning, 1 + len(following) if symbol is Symbol.SPELLED else 1
                 if at + 1 + len(came) == size and following[: len(came)] == came:
                     return None
-        return symbol
+        return None if symbol is Symbol.SPELLED else (symbol, 1)
 
     def _kind(self, state: State) -> str:
         return SEGMENT.get(state, "tool_calls")

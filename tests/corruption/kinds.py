@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from tasks.records import Completion, Ids, as_ids
-from tasks.tokens.grammar import Grammar
+from tasks.tokens.grammar import Grammar, check_row
 from tasks.tokens.plain import encode_plain
 from tasks.tokens.states import Symbol
 from tasks.tokens.vocabulary import Vocabulary
@@ -40,6 +40,21 @@ class Row:
         """Return where the output holds ids of these meanings."""
         marks = self.grammar.symbols[self.output]
         return [int(i) for i in np.flatnonzero(np.isin(marks, [int(s) for s in symbols]))]
+
+    def controls(self) -> list[int]:
+        """Return where the output holds control ids."""
+        plain = [int(Symbol.TEXT), int(Symbol.SPELLED)]
+        return [int(i) for i in np.flatnonzero(~np.isin(self.grammar.symbols[self.output], plain))]
+
+    def closer(self) -> slice | None:
+        """Return where the output closes reasoning, None where it does not."""
+        at = self.at(Symbol.CLOSE, Symbol.BLOCK_END)
+        if at:
+            return slice(at[0], at[0] + 1)
+        verdict = check_row(self.grammar, self.arrived(self.output))
+        start = self.prompt.size
+        spelled = [s for s in verdict.segments if s.kind == "closer"]
+        return slice(spelled[0].start - start, spelled[0].stop - start) if spelled else None
 
     def texts(self) -> list[int]:
         """Return where the output holds ordinary ids that are not white space."""
@@ -86,25 +101,26 @@ def _replaced(ids: Ids, at: int, id: int) -> list[int]:
 
 def drop_closer(row: Row) -> Completion | None:
     """The closer is filtered out of the stream."""
-    at = row.at(Symbol.CLOSE, Symbol.BLOCK_END)
-    return row.arrived(_without(row.output, at[0])) if at else None
+    closer = row.closer()
+    return row.arrived(np.delete(row.output, closer)) if closer else None
 
 
 def drop_control(row: Row) -> Completion | None:
     """One control id anywhere is lost."""
-    at = [int(i) for i in np.flatnonzero(row.grammar.symbols[row.output])]
+    at = row.controls()
     return row.arrived(_without(row.output, row.dice.choice(at))) if at else None
 
 
 def insert_control(row: Row) -> Completion | None:
     """A control id slips in between two ids."""
-    control = row.dice.choice(sorted(np.flatnonzero(row.grammar.symbols).tolist()))
+    plain = [int(Symbol.TEXT), int(Symbol.SPELLED)]
+    control = row.dice.choice(np.flatnonzero(~np.isin(row.grammar.symbols, plain)).tolist())
     return row.arrived(_with(row.output, row.dice.randrange(row.output.size), control))
 
 
 def duplicate_control(row: Row) -> Completion | None:
     """A control id arrives twice (a retried chunk of a stream)."""
-    at = row.dice.choice([int(i) for i in np.flatnonzero(row.grammar.symbols[row.output])])
+    at = row.dice.choice(row.controls())
     return row.arrived(_with(row.output, at, int(row.output[at])))
 
 
@@ -117,7 +133,7 @@ def swap_opener_and_closer(row: Row) -> Completion | None:
 
 def swap_controls(row: Row) -> Completion | None:
     """Two different control ids change places."""
-    at = [int(i) for i in np.flatnonzero(row.grammar.symbols[row.output])]
+    at = row.controls()
     pairs = [(a, b) for a in at for b in at if a < b and row.output[a] != row.output[b]]
     if not pairs:
         return None
@@ -145,7 +161,7 @@ def strip_end(row: Row) -> Completion | None:
 
 def strip_all_controls(row: Row) -> Completion | None:
     """`skip_special_tokens`, then encoded again: no control id is left."""
-    return row.arrived(row.output[row.grammar.symbols[row.output] == 0])
+    return row.arrived(np.delete(row.output, row.controls()))
 
 
 def retokenize(row: Row) -> Completion | None:

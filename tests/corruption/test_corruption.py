@@ -23,7 +23,7 @@ from tasks.verdicts import accepted_codes
 from tests.corruption.kinds import KINDS, Row
 from tests.tasks.tokens.answers import FORMS, answer
 from tests.tasks.tokens.conftest import Load
-from tests.tasks.tokens.sketches import SKETCHES
+from tests.tasks.tokens.sketches import label
 from tests.tasks.tokens.test_families import every
 
 ROUNDS = 10
@@ -193,7 +193,7 @@ def test_no_corruption_passes_unnoticed(name: str, thinking: bool, load: Load) -
     """Every kind is detected at every position tried, but for the cells that are fixed above."""
     vocabulary, grammar = load(name, thinking)
     column = SEEN.setdefault(
-        f"{name}{'' if thinking else ' off'}{' (sketch)' if name in SKETCHES else ''}", {}
+        f"{name}{'' if thinking else ' off'}{f' ({label(name)})' if label(name) else ''}", {}
     )
     missed = []
     for (kind, inputs), cell in table(vocabulary, grammar).items():

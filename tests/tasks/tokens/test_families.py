@@ -14,7 +14,7 @@ from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 from tests.tasks.tokens.answers import FORMS, answer
 from tests.tasks.tokens.conftest import Load
 from tests.tasks.tokens.model_folders import GENUINE
-from tests.tasks.tokens.sketches import SKETCHES
+from tests.tasks.tokens.sketches import SKETCHES, label
 
 EXPECTED = {
     "stand-in": ("kimi", "open", "closed"),
@@ -39,8 +39,9 @@ EXPECTED = {
     "qwen3-thinking-2507": ("chatml", "open", None),
     "qwen3-instruct-2507": ("chatml", "never", None),
     "nemotron-3": ("chatml", "open", "closed"),
+    "spelled": ("chatml", "open", "closed"),
     "deepseek-r1-0528": ("deepseek", "must", None),
-    "deepseek-v3.2": ("deepseek", "open", "closed"),
+    "deepseek-v3.2": ("deepseek-dsml", "open", "closed"),
     "glm-4.5": ("glm", "must", "closed"),
     "gpt-oss": ("gpt-oss", "header", None),
     "llama-3.1": ("llama-3", "never", None),
@@ -55,7 +56,7 @@ def every(off: Collection[str] = tuple(EXPECTED)) -> list[Any]:
         pytest.param(
             name,
             thinking,
-            id=f"{name}-{'on' if thinking else 'off'}{'-sketch' if name in SKETCHES else ''}",
+            id=" ".join(filter(None, (name, "on" if thinking else "off", label(name)))).replace(" ", "-"),
             marks=[pytest.mark.shared] if name == "kimi" else [],
         )
         for name, (_, _, switched_off) in EXPECTED.items()
