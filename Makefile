@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up test test-browser test-sglang test-postgres soak bench lint lock clean
+.PHONY: demo up test test-browser test-sglang test-postgres test-transformers4 soak bench lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
@@ -50,6 +50,17 @@ bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should
 test-postgres: $(VENV)/.test-ready
 	RAWSEQ_POSTGRES=1 $(BIN)/python -m pytest tests/flows/test_postgres.py
 
+# What touches transformers, on the oldest version that we promise, in an environment of its own.
+OLD_VENV := .venv-transformers4
+test-transformers4: $(OLD_VENV)/.ready
+	$(OLD_VENV)/bin/python -m pytest tests/tasks/tokens tests/corruption
+
+$(OLD_VENV)/.ready: .ci/transformers4.lock.txt pyproject.toml
+	$(PYTHON) -m venv $(OLD_VENV)
+	$(OLD_VENV)/bin/python -m pip install -q --require-hashes -r .ci/transformers4.lock.txt
+	$(OLD_VENV)/bin/python -m pip install -q --no-deps -e .
+	touch $@
+
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,6 +86,8 @@ lock:  ## resolve pyproject.toml anew; needs `uv`
 	  --no-emit-index-url --no-annotate --no-header -c .ci/run.lock.txt -o .ci/test.lock.txt
 	printf 'playwright\n' | uv pip compile -q - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header -c .ci/test.lock.txt -o .ci/browser.lock.txt
+	uv pip compile -q pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header -c .ci/transformers4.constraints.txt -o .ci/transformers4.lock.txt
 
 clean:
 	rm -rf $(VENV) rawseq-demo

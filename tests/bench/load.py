@@ -11,9 +11,9 @@ from tasks.spec import ModelSpec, SamplingSpec
 from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.grammar import discover_grammar
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
-from tasks.tokens.turns import BatchTurns
 from tasks.tokens.vocabulary import load_vocabulary
 from tasks.verdicts import Code
+from tests.tasks.tokens.talk import Talk
 
 KINDS = 256
 """Different replies of a load; a row's prompt picks one."""
@@ -87,10 +87,10 @@ def records(load: Load, rows: int, first: int = 0) -> list[Record]:
     ]
 
 
-def batch_turns(load: Load, rows: int, first: int = 0) -> BatchTurns:
+def batch_turns(load: Load, rows: int, first: int = 0) -> Talk:
     """Return the conversations of a batch, as a run makes them."""
     vocabulary = load_vocabulary(MODEL)
     grammar = discover_grammar(vocabulary)
     resolved = resolve_sampling(SamplingSpec(max_new_tokens=1 << 16), vocabulary, grammar)
     conversations = plan_conversations(records(load, rows, first), "each", 1)
-    return BatchTurns(conversations, vocabulary, grammar, resolved, LengthLimits(1 << 20, None, None))
+    return Talk(conversations, vocabulary, grammar, resolved, LengthLimits(1 << 20, None, None))

@@ -9,7 +9,9 @@ import numpy as np
 
 from tasks.lane import BatchLane
 from tasks.probing import probe_plan
+from tasks.processes import Knowledge
 from tasks.records import Completion, Ragged, Request
+from tasks.rendering import Renderers
 from tasks.report import Progress
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
@@ -21,9 +23,9 @@ from tasks.storage.plan import Batch
 from tasks.tokens.check import check_rows
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.sampling import resolve_sampling
-from tasks.tokens.turns import BatchTurns
 from tasks.tokens.vocabulary import load_vocabulary
 from tests.bench.load import MODEL, Load, batch_turns
+from tests.tasks.tokens.talk import Talk
 
 BATCH_ROWS = 1000
 """Rows of a lane: the default batch."""
@@ -80,6 +82,8 @@ class Hot:
         sizes = [min(BATCH_ROWS, rows - first) for first in range(0, rows, BATCH_ROWS)]
         self.turns = [batch_turns(load, size, i * BATCH_ROWS) for i, size in enumerate(sizes)]
         self.journals = [self._journal(folder, i) for i in range(len(sizes))] if stages != "dispatch" else []
+        knowledge = Knowledge(MODEL, (), vocabulary.describe())
+        self.renderers = Renderers(vocabulary, self.grammar, knowledge, 0)  # these rows have no next turn
         self.lanes = [self._lane(i, turns) for i, turns in enumerate(self.turns)]
         self.accepted = 0
 
@@ -88,10 +92,13 @@ class Hot:
         batch = Batch(index, 0, 1, f"{index:064x}", ())
         return Journal.open(folder / str(index), "bench", batch, "bench")
 
-    def _lane(self, index: int, turns: BatchTurns) -> Lane:
+    def _lane(self, index: int, turns: Talk) -> Lane:
         if self.stages == "dispatch":
             return BareLane(turns.open({})[0])
-        return BatchLane(self.journals[index], turns, Progress())
+        lane = BatchLane(self.journals[index], turns, Progress(), self.renderers)
+        works = lane.opening()
+        lane.open(works, turns.steps(works))
+        return lane
 
     def fleet(self, url: str, window: int | None) -> Fleet:
         """Return the fleet over one stub, or several separated by commas."""

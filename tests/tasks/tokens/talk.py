@@ -6,7 +6,7 @@ from tasks.records import Completion, Request
 from tasks.tokens.conversations import Conversation
 from tasks.tokens.grammar import Grammar
 from tasks.tokens.mixture import Mix
-from tasks.tokens.next_turn import TurnRules, Work, next_step
+from tasks.tokens.next_turn import Step, TurnRules, Work, next_step
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling
 from tasks.tokens.turns import BatchTurns
 from tasks.tokens.vocabulary import Vocabulary
@@ -42,4 +42,8 @@ class Talk(BatchTurns):
         return (requests[0] if requests else None), unsent
 
     def _led(self, works: list[Work]) -> tuple[list[Request], list[Completion]]:
-        return self.took(works, [next_step(*self._known, self.rules, work) for work in works])
+        return self.took(works, self.steps(works))
+
+    def steps(self, works: Sequence[Work]) -> list[Step]:
+        """Return where works lead."""
+        return [next_step(*self._known, self.rules, work) for work in works]
