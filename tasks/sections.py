@@ -126,7 +126,6 @@ class ServersSpec(Section):
     info_timeout_seconds: float = field(
         30.0, "Time limit of every call except generation, in seconds.", 7, gt=0, le=600
     )
-
     restart_commands: dict[Literal["restart", "stop", "start"], str] = field(
         {},
         "For restart: command. Either restart, or stop and start: commands that make the server run without "
@@ -189,7 +188,6 @@ class SamplingSpec(Section):
     seed: int = field(
         0, "Seed of the job; a row's own seed is a hash of it and the row id.", 7, identity=True, ge=0
     )
-
     mix: list[dict[str, Any]] = field(
         [],
         "Ways of drawing rows, chosen per conversation by hash: weight, name, template_args, temperature, …",
@@ -249,12 +247,7 @@ class BatchSpec(Section):
         90.0, "A worker that is silent for so many seconds is taken for dead.", 4, ge=3, le=3600
     )
     render_processes: int | None = field(
-        None,
-        "Processes that render prompts, each with a tokenizer of its own; 0: a thread. Empty: a thread, and "
-        "in a job long enough to pay for their start a process per further core, at most 4.",
-        5,
-        ge=0,
-        le=64,
+        None, "Processes that render prompts; 0: a thread; empty: some, in a long job only.", 5, ge=0, le=64
     )
 
 
