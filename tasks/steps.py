@@ -17,6 +17,7 @@ from prefect import get_client, get_run_logger, runtime, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.tasks import Task
 
@@ -133,7 +134,15 @@ async def ensure_servers(sharers: int = 1) -> tuple[ServerReport, ...]:
     reports = await batches.open_fleet(run, say, sharers)
     for report in reports:
         say("\n".join(report.lines()))
+        if report.restarted is not None:
+            _tell_restart(report.url, report.restarted.lines()[0])
     return reports
+
+
+def _tell_restart(url: str, evidence: str) -> None:
+    """Emit the event that automations wait for (`deployments/automations.py`); never blocks, never fails."""
+    resource = {"prefect.resource.id": f"rawseq.server.{url}", "prefect.resource.name": url}
+    emit_event("rawseq.server.restarted", resource=resource, payload={"evidence": evidence})
 
 
 @task(name="render_prompts", task_run_name="render_prompts {batch.name}", **STEP)
@@ -250,6 +259,8 @@ async def tend_servers(
     tended = await maintaining.tend_servers(servers, model, locks, users, log.info)
     for each in tended:
         log.info("%s: %s", each.state, each.evidence)
+        if each.state == maintaining.RESTARTED:
+            _tell_restart(each.url, each.told)
     return tended
 
 

@@ -19,7 +19,7 @@ from tests.jobs import Ran, Rawseq
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 RUN_SECONDS = 240
 
 
@@ -47,7 +47,7 @@ def wait_for_url(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
+            with urllib.request.urlopen(url, timeout=10) as answer:
                 if answer.status == 200:
                     return
         except OSError:

@@ -34,6 +34,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if os.environ.get("RAWSEQ_BROWSER") else True
 
 
+Shot = Callable[["Page", str], None]
+
+
 @attrs.frozen
 class Up:
     """A running `rawseq up`.
@@ -68,11 +71,9 @@ class Up:
         self.ask(f"deployments/{self.deployment()['id']}", {"parameters": {"job": job}}, "PATCH")
         return self.addresses["form"]
 
-    def newest_run(self) -> dict[str, Any]:
-        """Return the flow run that was made last."""
-        body = {"sort": "ID_DESC", "limit": 1}
-        run: dict[str, Any] = self.ask("flow_runs/filter", body)[0]
-        return run
+    def runs(self) -> set[str]:
+        """Return the ids of all flow runs."""
+        return {run["id"] for run in self.ask("flow_runs/filter", {})}
 
     def run(self, run_id: str) -> dict[str, Any]:
         """Return a flow run."""
@@ -177,7 +178,7 @@ def page(browser: Any) -> Iterator["Page"]:
 
 
 @pytest.fixture
-def shot() -> Callable[["Page", str], None]:
+def shot() -> Shot:
     """Keep a picture of a page."""
 
     def keep(page: "Page", name: str) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,12 @@ import pytest
 from deployments.presets import STANDIN_MODEL
 from deployments.standin.launch import Standin, start_standin
 from tasks.spec import JobSpec
-from tests.browser.conftest import Up, until
+from tests.browser.conftest import Shot, Up, until
 from tests.jobs import opened, write_prompts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-Shot = Callable[["Page", str], None]
 RECORDS, BATCH = 40, 5
 ROWS = 53
 """Every third of the 40 records has two turns."""
@@ -53,14 +51,14 @@ def asked(standin: Standin) -> int:
         return int(json.loads(answer.read())["generations_started"])
 
 
-def submit(page: "Page", up: Up, address: str) -> str:
-    """Open a run form, press Submit, return the id of the run."""
-    before = {run["id"] for run in up.ask("flow_runs/filter", {})}
-    page.goto(address)
+def submit(page: "Page", up: Up) -> str:
+    """Press Submit on the run form that is open; return the id of the run."""
+    before = up.runs()
     page.get_by_label("Tokenizer").wait_for()
     page.get_by_role("button", name="Submit").click()
-    until(lambda: up.newest_run()["id"] not in before, lambda: "expected a new run, found none")
-    return str(up.newest_run()["id"])
+    until(lambda: bool(up.runs() - before), lambda: "expected a new run, found none")
+    (run_id,) = up.runs() - before
+    return run_id
 
 
 def choose(page: "Page", item: str) -> None:
@@ -105,7 +103,7 @@ def test_a_number_out_of_bounds_is_refused_in_the_form(
     up: Up, page: "Page", shot: Shot, label: str, value: str, refusal: str
 ) -> None:
     """The field itself says what is wrong, and no run is made."""
-    runs = len(up.ask("flow_runs/filter", {}))
+    runs = up.runs()
     page.goto(up.addresses["form"])
     field = page.get_by_label(label)
     field.fill(value)
@@ -113,18 +111,18 @@ def test_a_number_out_of_bounds_is_refused_in_the_form(
     assert refusal in field.evaluate("field => field.validationMessage")
     shot(page, f"refused-{label.split()[0].lower()}")
     assert page.url == up.addresses["form"]
-    assert len(up.ask("flow_runs/filter", {})) == runs
+    assert up.runs() == runs
 
 
 def test_a_name_that_is_none_is_refused_before_the_run(up: Up, page: "Page", shot: Shot) -> None:
     """What a form field cannot know (a pattern) the server refuses; the page says which field."""
-    runs = len(up.ask("flow_runs/filter", {}))
+    runs = up.runs()
     page.goto(up.addresses["form"])
     page.get_by_label("Name", exact=True).last.fill("Not A Name")
     page.get_by_role("button", name="Submit").click()
-    page.get_by_text(re.compile("does not match")).first.wait_for()
+    page.get_by_text(re.compile("field 'job.name'.*does not match")).first.wait_for()
     shot(page, "refused-name")
-    assert len(up.ask("flow_runs/filter", {})) == runs
+    assert up.runs() == runs
 
 
 def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_path: Path) -> None:
@@ -134,7 +132,8 @@ def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_
     """
     standin = standin_on(tmp_path, "--fault", "crash_on_request=30")
     job = job_over(standin, tmp_path)
-    run_id = submit(page, up, up.preset(job))
+    page.goto(up.preset(job))
+    run_id = submit(page, up)
     failed = up.wait(run_id, "Failed")
     assert standin.url in failed["state"]["message"]
     committed = {path.name: path for path in (tmp_path / "out").rglob("receipts/*.json")}
@@ -162,9 +161,7 @@ def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_
 
         before = asked(again)
         choose(page, "Copy to new run")
-        page.get_by_role("button", name="Submit").click()
-        until(lambda: up.newest_run()["id"] != run_id, lambda: "expected a copied run, found none")
-        copy = up.wait(up.newest_run()["id"], "Completed", "Failed")
+        copy = up.wait(submit(page, up), "Completed", "Failed")
         assert copy["parameters"] == done["parameters"]
         assert "8 of 8 batches were committed before" in copy["state"]["message"]
         assert asked(again) == before
@@ -177,7 +174,8 @@ def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, 
     """Cancelled from the UI mid-run: it ends as Cancelled, its rows are aborted; a new run makes the rest."""
     standin = standin_on(tmp_path, "--fault", "slow_reply=2")
     try:
-        run_id = submit(page, up, up.preset(job_over(standin, tmp_path)))
+        page.goto(up.preset(job_over(standin, tmp_path)))
+        run_id = submit(page, up)
         until(
             lambda: len(list((tmp_path / "out").rglob("receipts/*.json"))) > 0,
             lambda: f"expected a receipt, got {up.run(run_id)['state']}",
@@ -192,7 +190,8 @@ def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, 
         assert committed < RECORDS // BATCH
         with urllib.request.urlopen(f"{standin.url}/v1/loads", timeout=30) as answer:
             assert '"num_running_reqs": 0' in json.dumps(json.loads(answer.read()))
-        done = up.wait(submit(page, up, up.addresses["form"]), "Completed", "Failed")
+        page.goto(up.addresses["form"])
+        done = up.wait(submit(page, up), "Completed", "Failed")
         assert "of 8 batches were committed before" in done["state"]["message"]
     finally:
         standin.end()
