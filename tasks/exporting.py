@@ -8,6 +8,7 @@ from typing import Any
 from tasks.storage.store import ObjectStore, find_job
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportedStore, ExportOptions
+from tasks.telling import Conversations
 
 
 def export_stores(
@@ -33,7 +34,9 @@ def export_stores(
         for spec, keys in zip(stores, credentials, strict=True):
             opened.append(find_job(spec, credentials=keys))
             stack.callback(opened[-1].close)
-        return export_opened(opened, [store.weight for store in stores], options, folder, say, stopped)
+        return export_opened(
+            opened, [store.weight for store in stores], options, folder, say, stopped, credentials
+        )
 
 
 def export_opened(
@@ -43,6 +46,10 @@ def export_opened(
     folder: Path,
     say: Callable[[str], None],
     stopped: Callable[[], bool] = lambda: False,
+    credentials: Sequence[Mapping[str, str] | None] = (),
 ) -> dict[str, Any]:
-    """Export open stores; raises as `export`."""
-    return export(stores, weights, options, folder, None, say, stopped)
+    """Export open stores; raises as `export`, and as `Conversations` for the format that needs it."""
+    teller = None
+    if options.to == "specforge-conversations":
+        teller = Conversations(stores, credentials or [None] * len(stores))
+    return export(stores, weights, options, folder, teller, say, stopped)

@@ -29,7 +29,7 @@ from tasks.storage.trainers.tally import Tally
 class Teller(Protocol):
     """Makes rows into text, for a format that wants it."""
 
-    def enter(self, store: int, batch: int) -> None:
+    def enter(self, store: int, batch: PinnedBatch) -> None:
         """Go to a batch of a store; the rows that follow are of it."""
 
     def line(self, row: ExportRow) -> bytes:
@@ -152,7 +152,7 @@ class _Export:
             self.round, self.seen = visit.round, Seen()
         batch: PinnedBatch = self.pinned[visit.store].batches[visit.place]
         if self.teller is not None:
-            self.teller.enter(visit.store, batch.batch)
+            self.teller.enter(visit.store, batch)
         include = frozenset(self.options.include)
         return read_examples(self.stores[visit.store], batch, include, self.options.merge_turns)
 

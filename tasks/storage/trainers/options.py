@@ -88,3 +88,15 @@ class ExportOptions(Section):
                     hint = ": its ids cannot be proved" if name == "include" and part in _CODES else ""
                     raise ValueError(f"{name}: expected one of {', '.join(known)}, got {part!r}{hint}")
         return self
+
+    @model_validator(mode="after")
+    def _text_has_no_masks(self) -> Self:
+        if self.to != "specforge-conversations":
+            return self
+        idle = [name for name in ("mask", "learn_prefill", "merge_turns") if getattr(self, name)]
+        idle += ["boundary"] if self.boundary != "raw" else []
+        if idle:
+            raise ValueError(f"to: {self.to} is text, its trainer makes the masks: got {', '.join(idle)}")
+        if self.max_length is not None and self.over_length == "cut":
+            raise ValueError(f"over_length: expected drop, {self.to} is text that cannot be cut at an id")
+        return self
