@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up test test-browser test-sglang test-postgres test-transformers4 soak bench lint lock clean
+.PHONY: demo up test test-browser test-sglang test-trainers test-postgres test-transformers4 soak bench lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
@@ -42,6 +42,18 @@ $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 SOAKS := tests/tasks/serving/test_soak.py
 soak: $(VENV)/.test-ready
 	RAWSEQ_SOAK_ROWS=$${RAWSEQ_SOAK_ROWS:-20000} $(BIN)/python -m pytest -s $(SOAKS)
+
+# Exports read by SpecForge and speculators themselves, on the CPU, in an environment of its own (about 2 GB with a
+# CPU build of torch, more where pip finds none).
+TRAINERS_VENV := .venv-trainers
+test-trainers: $(VENV)/.test-ready $(TRAINERS_VENV)/.ready
+	RAWSEQ_TRAINERS_PYTHON=$(CURDIR)/$(TRAINERS_VENV)/bin/python $(BIN)/python -m pytest tests/trainers
+
+$(TRAINERS_VENV)/.ready: .ci/trainers.lock.txt
+	$(PYTHON) -m venv $(TRAINERS_VENV)
+	$(TRAINERS_VENV)/bin/python -m pip install -q "$$(grep '^torch==' .ci/trainers.lock.txt)"
+	$(TRAINERS_VENV)/bin/python -m pip install -q --no-deps -r .ci/trainers.lock.txt
+	touch $@
 
 bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should have nothing else to do
 	$(BIN)/python -m tests.bench

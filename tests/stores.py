@@ -1,6 +1,6 @@
 """Small datasets made by hand: rows of a made-up chat format, committed as a job's batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def checked(batch: int, rows: Sequence[Row]) -> CheckedBatch:
 
 
 def make_store(
-    folder: Path, batches: Sequence[Sequence[Row]], name: str = "made", resolved: dict[str, Any] | None = None
+    folder: Path, batches: Iterable[Sequence[Row]], name: str = "made", resolved: dict[str, Any] | None = None
 ) -> ObjectStore:
     """Commit `batches` below `folder` and return the job's store."""
     spec = JobSpec(
@@ -146,13 +146,18 @@ def make_store(
 
 def commit(ledger: Ledger, index: int, rows: Sequence[Row], start: int, generation: int = 0) -> Receipt:
     """Commit rows as one generation of a batch."""
-    batch = checked(index, rows)
+    return commit_checked(ledger, checked(index, rows), start, generation)
+
+
+def commit_checked(ledger: Ledger, batch: CheckedBatch, start: int, generation: int = 0) -> Receipt:
+    """Commit a checked batch as one generation."""
+    index = batch.batch
     good = batch.accepted
     prompt, output = int(batch.inputs.lengths[good].sum()), int(batch.outputs.lengths[good].sum())
     lost = int((batch.inputs.lengths + batch.outputs.lengths)[~good].sum())
-    accepted, total, put = int(good.sum()), len(rows), ledger.put_file
+    accepted, total, put = int(good.sum()), len(batch), ledger.put_file
     left = total - accepted
-    codes = [str(row.code) for row in rows]
+    codes = [str(verdict.code) for verdict in batch.verdicts]
     receipt = Receipt(
         job_id=ledger.job_id,
         batch=index,

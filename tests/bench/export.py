@@ -1,0 +1,98 @@
+"""Exports at size: peak memory and speed of 100 MB and 1 GB of JSON lines, of the same rows in other formats.
+
+    python tests/bench/export.py [--megabytes 100 1000] [--to specforge speculators-arrow parquet]
+
+Every export runs in a process of its own, so that its peak memory is its own. Prints a table, and one JSON
+object as its last line; fails if the largest export took a quarter more memory than the smallest.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tasks.spec import StoreSpec
+from tasks.storage.store import find_job
+from tasks.storage.trainers.export import export
+from tasks.storage.trainers.options import ExportOptions
+from tests.stores import RESOLVED, Row, answer, make_store, prompt_of
+
+ROWS, IDS = 250, 4096
+"""A batch of a thinking model: about a million ids."""
+
+BYTES_PER_ID = 8.3
+"""JSON text of an id below 150,000 and of its mask entry."""
+
+RESOLVED_LARGE = RESOLVED | {"tokenizer": RESOLVED["tokenizer"] | {"size": 151_000}}
+
+
+def build(folder: Path, megabytes: int) -> None:
+    """Commit a dataset whose JSON lines take about so many megabytes."""
+    rng = np.random.default_rng(megabytes)
+    count = max(1, round(megabytes * 1e6 / (ROWS * IDS * BYTES_PER_ID)))
+
+    def batch(number: int) -> list[Row]:
+        ids = rng.integers(1000, 150_000, (ROWS, IDS - 7)).tolist()
+        return [
+            Row(f"b{number}r{row}", prompt_of(*part[:500]), answer(part[500:3000], part[3000:]))
+            for row, part in enumerate(ids)
+        ]
+
+    make_store(folder, (batch(number) for number in range(count)), resolved=RESOLVED_LARGE)
+
+
+def peak_mb() -> int:
+    """Return this process's peak memory since it was started; `ru_maxrss` would begin with its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return round(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024)
+
+
+def measured(store: Path, out: Path, to: str) -> dict[str, Any]:
+    """Export in this process and return what it took."""
+    start = time.monotonic()
+    report = export([find_job(StoreSpec(uri=str(store)))], [1.0], ExportOptions(to=to), out)  # type: ignore[arg-type]
+    size = sum(entry["bytes"] for entry in report["files"])
+    return {
+        "seconds": round(time.monotonic() - start, 1),
+        "cpu_seconds": round(time.process_time(), 1),
+        "peak_mb": peak_mb(),
+        "output_mb": round(size / 1e6),
+        "ids": report["tokens"]["train"],
+    }
+
+
+def main() -> int:
+    """Measure every size and format."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--to", nargs="+", default=["specforge", "speculators-arrow", "parquet"])
+    parser.add_argument("--one", nargs=3, metavar=("STORE", "OUT", "FORMAT"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        store, out, to = args.one
+        print(json.dumps(measured(Path(store), Path(out), to)))
+        return 0
+    found: dict[str, dict[int, Any]] = {to: {} for to in args.to}
+    for megabytes in args.megabytes:
+        with tempfile.TemporaryDirectory() as folder:
+            build(Path(folder) / "store", megabytes)
+            for to in args.to:
+                command = [sys.executable, __file__, "--one", f"{folder}/store", f"{folder}/{to}", to]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                row = found[to][megabytes] = json.loads(done.stdout.splitlines()[-1])
+                print(f"{to:>18} {megabytes:>6} MB asked", row, flush=True)
+    print(json.dumps(found))
+    peaks = [[row["peak_mb"] for row in sizes.values()] for sizes in found.values()]
+    return 0 if all(max(row) <= 1.25 * min(row) for row in peaks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
