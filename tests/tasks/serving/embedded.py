@@ -62,19 +62,30 @@ PLAN = ProbePlan(
 )
 
 
-def rows(count: int, first: int = 0) -> list[Request]:
-    """Return `count` rows with different questions and seeds."""
+def rows(count: int, first: int = 0, cap: int = 48) -> list[Request]:
+    """Return `count` rows with different questions and seeds, each of at most `cap` output ids."""
     return [
-        Request(f"q:{i}#t0~s0", prompt(f"What is {i}+{i % 7}?"), 48, seed=1000 + i)
+        Request(f"q:{i}#t0~s0", prompt(f"What is {i}+{i % 7}?"), cap, seed=1000 + i)
         for i in range(first, first + count)
     ]
 
 
+BRISK = attrs.evolve(
+    QUICK,
+    look_seconds=5.0,
+    health_seconds=25.0,
+    stale_seconds=3.0,
+    lost_seconds=2.0,
+    deadline_floor_seconds=4.0,
+)
+"""As `QUICK`, with room for a process of its own on a busy machine."""
+
+
 def fleet_settings(
-    *urls: str, patience: Patience = QUICK, api_key: str | None = None, **spec: Any
+    *urls: str, patience: Patience = BRISK, api_key: str | None = None, **spec: Any
 ) -> FleetSettings:
     """Return the settings of a fleet over embedded servers."""
-    spec = {"ready_timeout_seconds": 30.0, "info_timeout_seconds": 5.0} | spec
+    spec = {"ready_timeout_seconds": 300.0, "info_timeout_seconds": 20.0} | spec
     return FleetSettings(
         ServersSpec(urls=list(urls), **spec), PLAN, api_key=api_key, in_flight=8, patience=patience
     )

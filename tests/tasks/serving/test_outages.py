@@ -15,6 +15,7 @@ from deployments.standin.launch import Standin
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
 from tests.tasks.serving.embedded import (
+    BRISK,
     COUNT,
     PLAN,
     Nursery,
@@ -26,16 +27,9 @@ from tests.tasks.serving.embedded import (
     send,
     switch,
 )
-from tests.tasks.serving.scripted import QUICK, ListLane
+from tests.tasks.serving.scripted import ListLane
 
-STEADY = attrs.evolve(
-    QUICK,
-    look_seconds=5.0,
-    health_seconds=25.0,
-    stale_seconds=20.0,
-    lost_seconds=20.0,
-    deadline_floor_seconds=60.0,
-)
+STEADY = attrs.evolve(BRISK, stale_seconds=20.0, lost_seconds=20.0, deadline_floor_seconds=60.0)
 """For tests that count whom a crash is blamed on: a busy machine must not look like a hang."""
 
 PROBE_REQUESTS = 5
@@ -138,7 +132,7 @@ async def test_a_crash_loop_is_no_rows_fault(
     monkeypatch.setenv("STANDIN_HEALTH_SECONDS", "0.1")
     lane, loop = ListLane(rows(COUNT)), ("--fault", f"crash_on_request={PROBE_REQUESTS + 1}")
     async with kept(nursery, lambda starts: loop if starts < 6 else ()) as standin, asyncio.timeout(300):
-        settings = fleet_settings(standin.url, patience=STEADY, ready_timeout_seconds=240.0)
+        settings = fleet_settings(standin.url, patience=STEADY)
         stats = await send(lane, settings, max_attempts=2)
     assert ids_by_row(list(lane.by_row().values())) == right
     assert len(lane.failures) <= 1
@@ -149,7 +143,7 @@ async def test_a_process_that_answers_nothing_is_left_for_the_other(nursery: Nur
     """One of two servers accepts and answers nothing: its rows go to the other, no attempt is spent."""
     first, second = nursery.start(), nursery.start()
     lane = ListLane(rows(COUNT))
-    patience = attrs.evolve(QUICK, silent_looks=1, check_tries=1)
+    patience = attrs.evolve(BRISK, look_seconds=2.0, health_seconds=3.0, silent_looks=1, check_tries=1)
     async with Fleet(fleet_settings(first.url, second.url, patience=patience)) as fleet:
         await fleet.ensure()
         await switch(first.url, deaf=True)
