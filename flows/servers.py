@@ -6,12 +6,15 @@ from typing import Any
 from prefect import flow, get_client, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Completed, Failed
 
 from tasks.maintaining import Tended, problem_of, report_of, summary_of
 from tasks.spec import ModelSpec, ServersSpec, StoreSpec
 from tasks.steps import UNSEEN, tend_servers
+
+PAGE = 200
+"""Most flow runs that Prefect's API gives at once."""
 
 
 @flow(name="maintain-servers", flow_run_name="maintain-servers", persist_result=False)
@@ -35,10 +38,11 @@ async def maintain_servers(
 async def jobs_under_way() -> list[tuple[str, list[str]]]:
     """Return the flow runs under way whose job names servers, with the URLs of those."""
     states = FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])
+    wanted = FlowRunFilter(state=FlowRunFilterState(type=states))
+    runs: list[FlowRun] = []
     async with get_client() as client:
-        runs = await client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states))
-        )
+        while page := await client.read_flow_runs(flow_run_filter=wanted, limit=PAGE, offset=len(runs)):
+            runs += page
     jobs = [(run.name, run.parameters.get("job")) for run in runs]
     return [(f"flow run {name}", job["servers"]["urls"]) for name, job in jobs if job and "servers" in job]
 

@@ -1,20 +1,28 @@
 """`maintain_servers` as a schedule calls it, against a real Prefect server and real stand-ins."""
 
+import inspect
 import json
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from prefect import Flow
 
 from deployments.presets import STANDIN_MODEL
 from deployments.standin.launch import ROOT, Standin
+from flows.extend import continue_rows
+from flows.generate import generate_dataset
+from flows.ranges import generate_range
+from flows.retry import retry_batches
 from tasks.maintaining import AWAY, BUSY, FIT, RESTARTED, UNFIT, Tended, problem_of, report_of, summary_of
 from tasks.serving.process import find_server
+from tasks.spec import JobSpec
 from tests.tasks.serving.embedded import Nursery, prompt
 
 PARSER = ("--reasoning-parser", "qwen3")
@@ -42,7 +50,8 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
     """Run the flow in a process of its own; return name and message of its end state."""
 
-    def run(*urls: str, store: bool = False, **spec: Any) -> dict[str, str]:
+    def run(*urls: str, store: bool = False, host: str = "host", **spec: Any) -> dict[str, str]:
+        (tmp_path / host).mkdir(exist_ok=True)
         servers = {"urls": list(urls), "ready_timeout_seconds": 30, "drain_timeout_seconds": 0.5} | spec
         parts: dict[str, Any] = {"servers": servers, "model": {"tokenizer": str(STANDIN_MODEL)}}
         if store:
@@ -50,7 +59,7 @@ def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
         done = subprocess.run(
             [sys.executable, "-c", RUN, json.dumps(parts)],
             cwd=ROOT,
-            env=rawseq_env | {"TMPDIR": str(tmp_path)},
+            env=rawseq_env | {"TMPDIR": str(tmp_path / host)},  # a host's own locks lie there
             capture_output=True,
             text=True,
             timeout=120,
@@ -92,6 +101,28 @@ def test_a_schedule_switches_parsers_off(
     assert len(list((tmp_path / "store" / "server-locks").rglob("*.json"))) == 1
     again = maintain(with_parser.url, plain.url, store=True, restart="local")
     assert again == {"name": "Completed", "message": "2 fit"}
+
+
+def test_two_flows_restart_a_server_once(nursery: Nursery, maintain: Maintain, tmp_path: Path) -> None:
+    """At once, from two hosts that have only the store in common: one restarts, the other finds it fit."""
+    standin = nursery.start(*PARSER)
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(
+            pool.map(
+                lambda host: maintain(standin.url, store=True, host=host, restart="local"), ("one", "two")
+            )
+        )
+    assert sorted(each["message"] for each in ended) == ["1 fit", "1 restarted"]
+    (lock,) = (tmp_path / "store" / "server-locks").rglob("*.json")
+    assert json.loads(lock.read_text())["released"] is True
+
+
+@pytest.mark.parametrize(
+    "flow", [generate_dataset, generate_range, retry_batches, continue_rows], ids=lambda flow: flow.name
+)
+def test_every_flow_that_generates_names_its_servers(flow: Flow[..., Any]) -> None:
+    """Its parameter `job` is what `jobs_under_way` reads: a flow without it would lose its servers."""
+    assert inspect.signature(flow.fn).parameters["job"].annotation is JobSpec
 
 
 def test_what_is_not_fit_fails_with_the_evidence(

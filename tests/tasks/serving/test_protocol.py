@@ -237,6 +237,7 @@ def _info(**fields: Any) -> ServerInfo:
         pytest.param(_info(version="0.5.3", skip_tokenizer_init=True), "", id="0.5.3 with ids only"),
         pytest.param(_info(allow_auto_truncate=True), "--allow-auto-truncate", id="truncates"),
         pytest.param(_info(watermark_enforce_all=True), "watermark", id="watermark"),
+        pytest.param(_info(watermark_default_enabled=True), "watermark", id="watermark by default"),
         pytest.param(
             _info(speculative_algorithm="EAGLE3", speculative_accept_threshold_acc=0.9),
             "below 1.0",
@@ -259,9 +260,16 @@ def test_servers_that_may_not_make_token_data(info: ServerInfo, word: str) -> No
 
 def test_warnings_name_the_difference() -> None:
     """Another tokenizer name, preferred sampling and quantization are told, not refused."""
-    info = _info(tokenizer_path="org/Other", quantization="fp8", preferred_sampling_params="{}")
+    info = _info(
+        tokenizer_path="org/Other",
+        quantization="fp8",
+        preferred_sampling_params="{}",
+        enable_strict_thinking=True,
+        lora_paths=["a"],
+    )
     told = " ".join(warnings(info, "org/Model"))
-    assert all(word in told for word in ("org/Other", "fp8", "--preferred-sampling-params"))
+    words = ("org/Other", "fp8", "--preferred-sampling-params", "--enable-strict-thinking", "LoRA")
+    assert all(word in told for word in words)
     assert warnings(_info(model_path="/cache/models--org--Model/snapshots/ab12"), "org/Model") == []
 
 

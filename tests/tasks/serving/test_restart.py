@@ -398,6 +398,38 @@ async def test_commands_of_the_user_restart_a_server(nursery: Nursery, tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("systemctl --user restart sglang@{port}.service", "--user restart sglang@{port}.service"),
+        ("docker restart 'sglang {port}'", "restart sglang {port}"),
+        ("ssh -o BatchMode=yes {host} scontrol requeue sgl-{port}",
+         "-o BatchMode=yes 127.0.0.1 scontrol requeue sgl-{port}"),
+    ],
+    ids=["systemd unit", "container", "scheduler job over ssh"],
+)  # fmt: skip
+async def test_a_supervisor_of_the_user_restarts_a_server(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, expected: str
+) -> None:
+    """The user's template is run word by word, without a shell; scripts stand for those programs."""
+    standin = nursery.start(*PARSER)
+    port, program = standin.url.rsplit(":", 1)[1], tmp_path / template.split()[0]
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$*" >{tmp_path}/said\n'
+        f"kill {standin.pid}; while kill -0 {standin.pid} 2>/dev/null; do sleep 0.1; done; cd {ROOT}\n"
+        f"setsid {sys.executable} -m deployments.standin --host 127.0.0.1 --port {port} "
+        f">{tmp_path}/log 2>&1 </dev/null &\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    reaping = asyncio.ensure_future(asyncio.to_thread(standin.process.wait))  # as its supervisor would
+    report = await _ensure(standin, restart="command", restart_commands={"restart": template})
+    await reaping
+    assert (tmp_path / "said").read_text().strip() == expected.format(port=port)
+    assert (report.info.reasoning_parser, report.probe.verdict) == (None, "faithful")
+
+
+@pytest.mark.parametrize(
     ("command", "word"),
     [
         ("false", "ended with status 1"),
