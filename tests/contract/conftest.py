@@ -2,8 +2,8 @@
 
 The genuine one is `RAWSEQ_SGLANG_URL`, or is started with `RAWSEQ_SGLANG_PYTHON` (the python of an
 environment that has it). Without either, tests marked `sglang` are left out, and the stand-in is held to
-what the genuine one said when `genuine.json` was recorded. One start serves all: test_main_flow.py, the last
-file, restarts it without its parser.
+what the genuine one said when `genuine.json` was recorded. One start serves all: test_main_flow.py, which
+restarts it without its parser, runs last.
 """
 
 import asyncio
@@ -53,6 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: item.path.name == "test_main_flow.py")
 
 
 @pytest.fixture(scope="session")
