@@ -36,7 +36,7 @@ async def generate_range(
         failures: list[tuple[int, str]] = []
         if pending:
             await ensure_servers(sharers)
-            async with shown_progress():
+            async with shown_progress(sharers=sharers):
                 failures = await make_batches(pending, render_prompts)
         await wait_for_prefect()
         await show_failures(failures)

@@ -113,19 +113,18 @@ def _tag(job: JobSpec) -> str:
 
 async def _adopted(client: PrefectClient, job: JobSpec) -> dict[UUID, RangeRun]:
     """Return the flow runs over ranges of this job that an earlier run has left at work."""
-    found = await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(
-            tags=FlowRunFilterTags(all_=[_tag(job)]),
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(UNDER_WAY))),
-        ),
-        limit=PAGE,
+    wanted = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=[_tag(job)]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(UNDER_WAY))),
     )
-    ranges = {
-        each.id: BatchRange(start, stop, stop - start)
-        for each in found
-        for start, stop in [(each.parameters["start"], each.parameters["stop"])]
-    }
-    return {run_id: RangeRun(run_id, part) for run_id, part in ranges.items()}
+    found: dict[UUID, RangeRun] = {}
+    while True:
+        page = await client.read_flow_runs(flow_run_filter=wanted, limit=PAGE, offset=len(found))
+        for each in page:
+            start, stop = each.parameters["start"], each.parameters["stop"]
+            found[each.id] = RangeRun(each.id, BatchRange(start, stop, stop - start))
+        if len(page) < PAGE:
+            return found
 
 
 async def _look(client: PrefectClient, job: JobSpec, place: UUID | None, spread: Spread) -> None:
@@ -133,12 +132,14 @@ async def _look(client: PrefectClient, job: JobSpec, place: UUID | None, spread:
     run, began = current_run(), time.monotonic()
     await run.in_thread(count_committed, run, spread.seen)
     try:
-        for first in range(0, len(spread.afoot), PAGE):
-            some = list(spread.afoot)[first : first + PAGE]
+        under_way = list(spread.afoot)
+        for first in range(0, len(under_way), PAGE):
+            some = under_way[first : first + PAGE]
             query = FlowRunFilter(id=FlowRunFilterId(any_=some))
-            for seen in await client.read_flow_runs(flow_run_filter=query, limit=PAGE):
-                await _judge(client, spread, spread.afoot[seen.id], seen)
-        for part in spread.due():
+            page = {each.id: each for each in await client.read_flow_runs(flow_run_filter=query, limit=PAGE)}
+            for run_id in some:
+                await _judge(client, spread, spread.afoot[run_id], page.get(run_id))
+        while (part := spread.due()) is not None:
             await _start(client, job, place, spread, part)
     except UNSEEN as error:
         get_run_logger().warning("the Prefect server does not answer: flow runs go on unseen: %s", error)
@@ -146,9 +147,12 @@ async def _look(client: PrefectClient, job: JobSpec, place: UUID | None, spread:
         await asyncio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
 
 
-async def _judge(client: PrefectClient, spread: Spread, each: RangeRun, seen: FlowRun) -> None:
+async def _judge(client: PrefectClient, spread: Spread, each: RangeRun, seen: FlowRun | None) -> None:
     """Note what became of one flow run."""
-    run, log, state = current_run(), get_run_logger(), seen.state
+    run, log = current_run(), get_run_logger()
+    if seen is None:
+        return spread.died(each, "its flow run was deleted")
+    state = seen.state
     told = f"flow run {seen.name!r} ended as {state and state.name}: {state and state.message}"
     if state is None or state.type in UNDER_WAY or state.type == StateType.CANCELLING:
         why = await _death(each, seen)
@@ -165,13 +169,15 @@ async def _judge(client: PrefectClient, spread: Spread, each: RangeRun, seen: Fl
     else:  # a person cancelled it, or only a person can mend what it met
         spread.ended(each)
         spread.stopped = spread.stopped or f"{each.range.name}: {told}"
+    return None
 
 
 async def _death(each: RangeRun, seen: FlowRun) -> str:
     """Return how a flow run that is said to be under way must have died; "" when it may live."""
     run, now = current_run(), time.monotonic()
     if each.process is not None and not each.process.is_alive():
-        return f"its process ended with status {each.process.exitcode}"
+        told, each.gone = each.gone, True  # it may have told the server since it was asked
+        return f"ended with its process, status {each.process.exitcode}" if told else ""
     if seen.deployment_id is not None and seen.state_type == StateType.SCHEDULED:
         return ""  # it waits for a worker
     await run.in_thread(listen, run, each, now)

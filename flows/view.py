@@ -38,6 +38,9 @@ PROGRESS_SECONDS = 5.0
 TABLE_SECONDS = 30.0
 """Between two updates of the tables: up to 20 kB each, 28,800 of each in ten days."""
 
+SLOWEST_SECONDS = 300.0
+"""Flow runs that share a job share its updates too, but none is left unseen for longer than that."""
+
 FAILED_SHOWN = 500
 """Most failed batches in the closing table and in its link; the command names all of them."""
 
@@ -59,16 +62,17 @@ def live_tables(run: Run) -> Tables:
 
 
 @asynccontextmanager
-async def shown_progress(tables: Tables | None = None) -> AsyncIterator[None]:
+async def shown_progress(tables: Tables | None = None, sharers: int = 1) -> AsyncIterator[None]:
     """Keep the live artifacts of the current run up to date while the body runs, and at its end.
 
     Args:
         tables: what to show beside the progress; None: the run's batches and servers.
+        sharers: flow runs that do this at once for one job: each does it so much more rarely.
     """
     tables = tables or live_tables(current_run())
     artifacts: dict[str, UUID] = {}
     await _show(artifacts, tables())
-    shower = asyncio.create_task(_keep_showing(artifacts, tables), name="rawseq-view")
+    shower = asyncio.create_task(_keep_showing(artifacts, tables, sharers), name="rawseq-view")
     try:
         yield
     finally:
@@ -77,11 +81,11 @@ async def shown_progress(tables: Tables | None = None) -> AsyncIterator[None]:
         await _show(artifacts, tables())
 
 
-async def _keep_showing(artifacts: dict[str, UUID], tables: Tables) -> None:
+async def _keep_showing(artifacts: dict[str, UUID], tables: Tables, sharers: int) -> None:
     shown = time.monotonic()
     while True:
-        await asyncio.sleep(PROGRESS_SECONDS)
-        due = time.monotonic() - shown >= TABLE_SECONDS
+        await asyncio.sleep(min(SLOWEST_SECONDS, sharers * PROGRESS_SECONDS))
+        due = time.monotonic() - shown >= min(SLOWEST_SECONDS, sharers * TABLE_SECONDS)
         shown = time.monotonic() if due else shown
         await _show(artifacts, tables() if due else {})
 

@@ -78,6 +78,7 @@ class RangeRun:
         run_id: its flow run, and by that its name among the job's workers.
         range: what it makes.
         process: it, when it is a process of this machine that this run has started.
+        gone: that process was seen to have ended.
         since: when it was first seen to be under way, monotonic seconds; None: it waits for a worker.
         heard: when it last showed itself in the store, monotonic seconds; None: not yet.
     """
@@ -85,6 +86,7 @@ class RangeRun:
     run_id: UUID
     range: BatchRange
     process: BaseProcess | None = None
+    gone: bool = False
     since: float | None = None
     heard: float | None = None
 
@@ -121,16 +123,16 @@ class Spread:
         """Whether anything is under way or to be started."""
         return bool(self.afoot) or bool(self.waiting and not self.stopped)
 
-    def due(self) -> list[BatchRange]:
-        """Take the ranges to start now.
+    def due(self) -> BatchRange | None:
+        """Take the next range that may start now, if there is one.
 
         A range that is half done gives its place away, so that the next one is under way before its last
         rows are: no tail is a barrier, and at most two ranges per worker are afoot.
         """
         left = [(each.range.left(self.seen), each.range.batches) for each in self.afoot.values()]
         first_half = sum(2 * missing > batches for missing, batches in left)
-        places = 0 if self.stopped else min(self.workers - first_half, 2 * self.workers - len(left))
-        return [self.waiting.popleft() for _ in range(min(places, len(self.waiting)))]
+        full = first_half >= self.workers or len(left) >= 2 * self.workers
+        return None if full or self.stopped or not self.waiting else self.waiting.popleft()
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row for each flow run under way, and one for the ranges that wait."""

@@ -1,9 +1,14 @@
 """Every bench runs, at a size that measures nothing."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from tests.bench import __main__ as benches
 from tests.bench.schedule import greedy
+from tests.conftest import ROOT
 
 
 @pytest.mark.slow
@@ -13,6 +18,25 @@ def test_every_bench_runs_at_tiny_size() -> None:
     for name in ("bare", "rawseq whole", "AsyncOpenAI", "SpecForge-like", "httpx", "barrier per 4 windows"):
         assert f"| {name}" in page, page
     assert "| two servers, 4:1" in page
+
+
+def test_prefect_share_runs_at_tiny_size(rawseq_env: dict[str, str], prefect_api: str) -> None:
+    """It runs the product's flow and says what each batch cost the client and the server."""
+    command = [sys.executable, "-m", "tests.bench.prefect_share", "--batches=2", "--rows=5", "--ids=20"]
+    done = subprocess.run(
+        [*command, "--api", prefect_api],
+        cwd=ROOT,
+        env=rawseq_env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = json.loads(done.stdout)
+    assert (figures["task_runs"], figures["task_runs_per_million_rows"]) == (13, 1_000_000)
+    assert figures["client_ms_per_batch"] > 0
+    assert 0 < figures["share_of_client_cpu"] < 1
 
 
 @pytest.mark.parametrize(

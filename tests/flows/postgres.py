@@ -15,12 +15,11 @@ START_SECONDS = 60.0
 
 
 def programs() -> Path:
-    """Return the folder of initdb and postgres: on PATH, or where Debian puts them."""
+    """Return the folder of initdb and postgres: where Debian puts them, or on PATH."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     found = shutil.which("initdb")
-    if found:
-        return Path(found).parent
-    (*_, newest) = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    return newest
+    assert debian or found, "expected PostgreSQL's programs (apt-get install postgresql)"
+    return debian[-1] if debian else Path(str(found)).parent
 
 
 def _as_owner() -> dict[str, Any]:

@@ -21,8 +21,10 @@ def spread(*ranges: BatchRange, workers: int = 2) -> Spread:
 
 def start(spread: Spread) -> list[RangeRun]:
     """Start what is due."""
-    runs = [RangeRun(uuid4(), part) for part in spread.due()]
-    spread.afoot |= {run.run_id: run for run in runs}
+    runs = []
+    while (part := spread.due()) is not None:
+        runs.append(RangeRun(uuid4(), part))
+        spread.afoot[runs[-1].run_id] = runs[-1]
     return runs
 
 
@@ -87,10 +89,12 @@ def test_a_dead_run_is_replaced_until_too_many_have_died() -> None:
         (run,) = start(hand)
         assert run.range == part
         hand.died(run, "killed")
+    assert list(hand.waiting) == [part, other]
+    hand.waiting.remove(other)
     hand.seen |= {0}
     for _ in range(DEATHS):
         assert not hand.stopped
-        run = next(run for run in start(hand) if run.range == part)
+        (run,) = start(hand)
         hand.died(run, "killed")
     assert hand.stopped.startswith("batches [0,2): 5 flow runs died on it, the last one so: killed")
 
