@@ -51,7 +51,7 @@ def test_one_batch_fails_and_is_made_again(
         (run,) = runs_of(prefect_api, "one-fails")
         assert (run["state"]["name"], run["state"]["message"]) == (
             "Failed",
-            "1 of 3 batches are not committed: 1",
+            "1 of 3 batches are not committed: 1; 0 of 3 batches were committed before",
         )
         _shown_by_steps(prefect_api, run["id"])
         command = _shown_in_table(prefect_api, run["id"], retry_deployment)

@@ -16,7 +16,7 @@ from tests.flows.prefect_reads import of_run, runs_of
 from tests.flows.test_kill import rows_in
 from tests.jobs import write_job, write_prompts
 
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 480.0
 POLL_SECONDS = 0.05
 
 
@@ -29,6 +29,7 @@ def wait_until(holds: Callable[[], bool], log: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_prefect_is_away_from_the_first_receipt_to_the_last(
     tmp_path: Path, rawseq_env: dict[str, str], standin: Standin
 ) -> None:

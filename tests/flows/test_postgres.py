@@ -32,7 +32,7 @@ from tests.jobs import Rawseq, write_job, write_prompts
 WORKERS = 3
 RECORDS, BATCH_ROWS = 144, 12
 POLL_SECONDS = 0.1
-WAIT_SECONDS = 300.0
+WAIT_SECONDS = 600.0
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ def opened(uri: str, seaweed: Seaweed) -> ObjectStore:
 
 @pytest.mark.postgres
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_workers_die_and_the_dataset_is_the_same(
     tmp_path: Path, postgres_api: str, seaweed: Seaweed, standin: Standin, rawseq: Rawseq
 ) -> None:
