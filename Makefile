@@ -58,8 +58,11 @@ $(TRAINERS_VENV)/.ready: .ci/trainers.lock.txt
 bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should have nothing else to do
 	$(BIN)/python -m tests.bench
 
-# Three workers with nothing in common but an S3 store, Prefect on PostgreSQL (apt-get install postgresql).
+# Three workers with nothing in common but an S3 store, Prefect on PostgreSQL.
 test-postgres: $(VENV)/.test-ready
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; } \
+	  || { echo "expected PostgreSQL: apt-get install postgresql"; exit 5; }
 	RAWSEQ_POSTGRES=1 $(BIN)/python -m pytest tests/flows/test_postgres.py
 
 # What touches transformers, on the oldest version that we promise, in an environment of its own.
