@@ -192,6 +192,7 @@ async def _start(
     name, tags = f"{job.name} {part.name}", [_tag(job)]
     parameters: dict[str, Any] = {"start": part.start, "stop": part.stop, "sharers": spread.workers}
     parameters["job"] = job.model_dump(mode="json")
+    get_run_logger().info("%s: a flow run is started", part.name)
     try:
         if place is not None:
             made = await arun_deployment(place, client, parameters, timeout=0, flow_run_name=name, tags=tags)

@@ -36,7 +36,7 @@ PROGRESS_SECONDS = 5.0
 """Between two updates of the progress artifact: one small PATCH, 172,800 of them in ten days."""
 
 TABLE_SECONDS = 30.0
-"""Between two updates of the tables: up to 20 kB each, 28,800 of each in ten days."""
+"""Between two updates of the tables: up to 30 kB each, 28,800 of each in ten days."""
 
 SLOWEST_SECONDS = 300.0
 """Flow runs that share a job share its updates too, but none is left unseen for longer than that."""

@@ -10,7 +10,7 @@ import attrs
 from tasks.serving.server import Server
 
 SHOWN: Final = 50
-"""Most failed batches, and most open ones, in the table: with ten committed ones about 20 kB of JSON."""
+"""Most failed batches, and most open ones, in the table: with ten committed ones less than 30 kB of JSON."""
 
 LAST: Final = 10
 """Committed batches that stay in the table."""
