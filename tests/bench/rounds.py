@@ -66,7 +66,9 @@ def one(case: Case, load: Load, url: str) -> dict[str, Any]:
     before = counters(url)
     argv = [sys.executable, "-m", "tests.bench.client", case.name, "--url", url, "--load", load.as_json()]
     argv += ["--rows", str(case.rows), "--window", str(case.window)]
-    out = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True)
+    out = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True)
+    if out.returncode:
+        raise RuntimeError(f"{case.label}: exit {out.returncode}\n{out.stderr[-3000:]}")
     after = counters(url)
     figures: dict[str, Any] = json.loads(out.stdout.splitlines()[-1])
     figures["us_per_row"] = 1e6 * figures["cpu_seconds"] / figures["rows"]

@@ -11,6 +11,7 @@ import argparse
 import heapq
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -96,8 +97,9 @@ def one_server(slots: int, per_slot: int, rounds: int, median: float) -> list[di
         "barrier per 4 windows": lambda url: _rival("barrier4", url, load, rows),
     }
     made: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
-    for _ in range(rounds):
+    for number in range(rounds):
         for name, client in clients.items():
+            print(f"round {number + 1}/{rounds}: {name}", file=sys.stderr, flush=True)
             with stub(untold if "does not tell" in name else load) as url:
                 seconds = uvloop.run(client(url))
                 after = counters(url)
