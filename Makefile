@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up test test-browser test-sglang test-trainers test-postgres test-transformers4 soak bench lint lock clean
+.PHONY: demo up test test-browser test-sglang test-trainers test-postgres test-transformers4 test-ceph soak bench \
+  lint lock clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/rawseq demo
@@ -38,10 +39,11 @@ $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 	$(SGLANG_VENV)/bin/python -m pip install -q $(SGLANG_PACKAGES)
 	touch $@
 
-# Many rows through faults and kills at random, about half an hour; the logs lie beside the tests (soak.md).
-SOAKS := tests/tasks/serving/test_soak.py
+# Many rows through faults, and every process of a job killed at random, about an hour; the logs lie beside the tests
+# (soak.md).
+SOAKS := tests/tasks/serving/test_soak.py tests/flows/test_kill.py
 soak: $(VENV)/.test-ready
-	RAWSEQ_SOAK_ROWS=$${RAWSEQ_SOAK_ROWS:-20000} $(BIN)/python -m pytest -s $(SOAKS)
+	RAWSEQ_SOAK_ROWS=$${RAWSEQ_SOAK_ROWS:-20000} RAWSEQ_SOAK_KILLS=$${RAWSEQ_SOAK_KILLS:-200} $(BIN)/python -m pytest -s $(SOAKS)
 
 # Exports read by SpecForge and speculators themselves, on the CPU, in an environment of its own (about 2 GB with a
 # CPU build of torch, more where pip finds none).
@@ -75,6 +77,10 @@ $(OLD_VENV)/.ready: .ci/transformers4.lock.txt pyproject.toml
 	$(OLD_VENV)/bin/python -m pip install -q --require-hashes -r .ci/transformers4.lock.txt
 	$(OLD_VENV)/bin/python -m pip install -q --no-deps -e .
 	touch $@
+
+# The storage tests against Ceph RGW 16.2, unpacked from Debian 12's packages (apt-get, 260 MB; nothing is installed).
+test-ceph: $(VENV)/.test-ready
+	$(BIN)/python -m tests.tasks.storage.ceph
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

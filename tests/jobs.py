@@ -30,10 +30,10 @@ class Ran:
 Rawseq = Callable[..., Ran]
 
 
-def write_prompts(path: Path, count: int) -> Path:
-    """Write `count` records, every third with two turns."""
+def write_prompts(path: Path, count: int, first: int = 0) -> Path:
+    """Write `count` records numbered from `first` on, every third with two turns."""
     with path.open("w") as file:
-        for number in range(count):
+        for number in range(first, first + count):
             record: dict[str, Any] = {"id": f"p{number}", "topic": "sums"}
             if number % 3 == 2:
                 record["turns"] = [f"What is {number}+2?", "And one more?"]
