@@ -21,6 +21,7 @@ from tasks.steps import (
     check_tokens,
     commit_batch,
     generate_tokens,
+    journal_room,
     left_by_others,
     publish_dataset,
     upload_shard,
@@ -85,7 +86,8 @@ async def make_batches(
                 await _feed(group, units, render, failures, taken)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the group cancelled the others; the first says why
-        units = await left_by_others(taken) if taken else ()
+        units, overtaken = await left_by_others(taken)
+        failures += overtaken
     return sorted(failures)
 
 
@@ -98,12 +100,13 @@ async def _feed(
 ) -> None:
     """Open one batch after another, each when the window is about to run dry, never when an earlier one ends.
 
-    How many are open does not gate dispatch.
+    How many are open does not gate dispatch; how much their journals hold on the disk does.
     """
     dispatch = current_run().dispatch
     assert dispatch is not None
     for unit in units:
         await dispatch.hungry()
+        await journal_room()
         with _noted(unit, failures, taken):
             rendered = await render(unit)
             rows = len(rendered.turns.row_ids)
@@ -144,11 +147,12 @@ async def _chain(
     with _noted(unit, failures, taken):
         try:
             await generate_tokens(rendered)
-            run.book.goes_to(unit.index, "checking")
-            checked = await check_tokens(rendered)
-            run.book.goes_to(unit.index, "uploading")
-            files = await upload_shard(rendered, checked)
-            del checked
+            async with run.finishing.hold(rendered.journal.size):
+                run.book.goes_to(unit.index, "checking")
+                checked = await check_tokens(rendered)
+                run.book.goes_to(unit.index, "uploading")
+                files = await upload_shard(rendered, checked)
+                del checked
             await commit_batch(rendered, files)
             run.book.committed(unit.index)
         finally:

@@ -21,6 +21,7 @@ from tasks.serving.settings import FleetSettings
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.ledger import Batch
+from tasks.storage.receipt import unit_name
 from tasks.storage.server_lock import server_locks
 from tasks.storage.source import open_sources
 from tasks.tokens.check import check_rows
@@ -42,6 +43,7 @@ class RenderedBatch:
         generation: of the receipt that it will get.
         partials: committed cut rows to be taken up where they stopped.
         cap: ids that may be added to each of them.
+        reason: what a later generation is made for.
         opened: set when dispatch has its rows: then it knows whether the window runs dry.
     """
 
@@ -51,7 +53,13 @@ class RenderedBatch:
     generation: int = 0
     partials: dict[str, Completion] = attrs.field(factory=dict)
     cap: int = 0
+    reason: str = ""
     opened: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    @property
+    def unit(self) -> str:
+        """Name of this work: of its lease and its journal."""
+        return unit_name(self.batch.index, self.generation)
 
 
 class Numbered(Protocol):
@@ -62,6 +70,14 @@ class Numbered(Protocol):
         """Number of the batch in the job."""
 
     @property
+    def generation(self) -> int:
+        """Of the receipt that it will get."""
+
+    @property
+    def reason(self) -> str:
+        """What a later generation is made for."""
+
+    @property
     def name(self) -> str:
         """For people: number, record range."""
 
@@ -70,30 +86,32 @@ def plan(run: Run) -> tuple[Batch, ...]:
     """Extend the plan by what is new in the sources; return the batches without a receipt."""
     sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
     run.plan = run.ledger.extend_plan(sources, run.spec, run.resolved_sha256)
-    pending = run.ledger.pending(run.plan)
     run.sources = sources
-    _clear_away(run, run.plan.batches, pending)
-    return tuple(pending)
+    return _pending(run, run.plan.batches)
 
 
 def plan_range(run: Run, start: int, stop: int) -> tuple[Batch, ...]:
     """Return the planned batches in [start, stop) without a receipt; nothing is added to the plan."""
     open_plan(run)
     assert run.plan is not None
-    inside = run.plan.batches[start:stop]
-    pending = run.ledger.pending(attrs.evolve(run.plan, batches=inside))
-    _clear_away(run, inside, pending)
+    return _pending(run, run.plan.batches[start:stop])
+
+
+def _pending(run: Run, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    committed = sweep(run)
+    pending = [batch for batch in batches if batch.index not in committed]
+    run.progress.batches = len(pending)
+    run.progress.records = sum(batch.stop - batch.start for batch in pending)
     return tuple(pending)
 
 
-def _clear_away(run: Run, batches: Sequence[Batch], pending: Sequence[Batch]) -> None:
-    """Remove what crashes left of committed batches; count what is to be done."""
-    waiting = {batch.index for batch in pending}
-    done = [batch for batch in batches if batch.index not in waiting]
-    sweep_journals(run.journal_root, run.spec.job_id, done)
-    run.keeper.sweep(done)
-    run.progress.batches = len(pending)
-    run.progress.records = sum(batch.stop - batch.start for batch in pending)
+def sweep(run: Run) -> dict[int, int]:
+    """Remove what crashes left of committed generations; return the highest one of each committed batch."""
+    assert run.plan is not None
+    committed = run.ledger.committed()
+    sweep_journals(run.journal_root, run.spec.job_id, run.plan.batches, committed)
+    run.keeper.sweep(committed)
+    return committed
 
 
 def open_plan(run: Run) -> None:
@@ -140,16 +158,19 @@ def render(
     batch: Batch,
     generation: int = 0,
     sampling: ResolvedSampling | None = None,
-    purpose: str = "",
+    reason: str = "",
 ) -> RenderedBatch:
     """Read the batch's records, open its journal and its conversations.
 
     Args:
         run: the current run.
         batch: which.
-        generation: of the receipt that it will get; each has a journal of its own.
+        generation: of the receipt that it will get; each has a journal and a lease of its own.
         sampling: None: the job's.
-        purpose: what a later generation is made for; each has a journal of its own.
+        reason: what a later generation is made for; a journal that was begun for another one is not used.
+
+    Raises:
+        TakenError: another worker has it or has committed it.
     """
     assert run.sources is not None
     assert run.limits is not None
@@ -161,24 +182,14 @@ def render(
     )
     rounds = spec.policy.rounds if spec.policy.on_length == "continue" else 0
     turns = BatchTurns(conversations, run.grammar, rules, rounds)
-    return RenderedBatch(batch, turns, _open_journal(run, batch, generation, purpose), generation)
-
-
-def _open_journal(run: Run, batch: Batch, generation: int, purpose: str) -> Journal:
-    if generation == 0:
-        return run.keeper.open_journal(run.spec.job_id, batch)
-    folder = run.journal_root / f"{batch.index:06d}.g{generation}.{purpose}"
-    return Journal.open(folder, run.spec.job_id, batch, part=run.name)
+    journal = run.keeper.open_journal(spec.job_id, batch, generation, reason)
+    return RenderedBatch(batch, turns, journal, generation, reason=reason)
 
 
 def close(run: Run, rendered: RenderedBatch) -> None:
     """Close the journal of a batch that is not committed, and let go of it."""
-    if rendered.journal.closed:  # it is committed
-        return
-    if rendered.generation == 0:
-        run.keeper.close_journal(rendered.batch, rendered.journal)
-    else:
-        rendered.journal.close()
+    if not rendered.journal.closed:  # else it is committed
+        run.keeper.close_journal(rendered.unit, rendered.journal)
 
 
 async def generate(run: Run, rendered: RenderedBatch) -> int:

@@ -82,14 +82,11 @@ def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
         tokens={"prompt": files.prompt_tokens, "output": files.output_tokens},
         resolved_sha256=run.resolved_sha256,
         template_sha256=run.resolved["tokenizer"]["template_sha256"],
+        reason=rendered.reason,
     )
-    if rendered.generation:
-        winner = run.ledger.commit(receipt)
-        rendered.journal.remove()
-        return winner
-    run.keeper.check(batch)
+    run.keeper.check(rendered.unit)
     winner = run.ledger.commit(receipt)
-    run.keeper.committed(batch, rendered.journal)
+    run.keeper.committed(rendered.unit, rendered.journal)
     return winner
 
 

@@ -1,23 +1,27 @@
-"""Batches again: failed ones, named ones, or those with rejected rows of some code.
+"""Batches again: failed ones, named ones, damaged ones, or those with rejected rows of some code.
 
 A batch without a receipt is made as in any run. A committed batch gets a new receipt generation: its accepted
-rows, and the rejected ones that nobody asked for again, are copied verbatim; only the named rows are made.
+rows, and the rejected ones that nobody asked for again, are copied verbatim; only the named rows are made. Of
+a named batch whose files were lost or changed, only what cannot be read back anywhere is made.
 """
 
-import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
 
 import attrs
 
-from tasks.batches import RenderedBatch, open_plan, render
+from tasks.batches import Numbered, RenderedBatch, open_plan, render, sweep
 from tasks.errors import JobError
 from tasks.records import Completion
 from tasks.run import Run
+from tasks.storage.damage import damaged_files, intact_rows
 from tasks.storage.ledger import Batch, Receipt
-from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
 from tasks.tokens.rowid import split_row_id
 from tasks.tokens.sampling import row_seed
 from tasks.verdicts import CUT, Code, accepted_codes
+
+Unit = TypeVar("Unit", bound=Numbered)
 
 
 @attrs.frozen(slots=True)
@@ -29,17 +33,24 @@ class Retry:
         generation: of the receipt that it will get.
         codes: rows of these codes are made again; the others are copied.
         more: ids that a cut row may grow by from where it stopped; 0: rows are made from their prompts.
+        damage: what is wrong with files of the generation before, by kind.
     """
 
     batch: Batch
     generation: int
     codes: frozenset[str]
     more: int = 0
+    damage: Mapping[str, str] = MappingProxyType({})
 
     @property
-    def purpose(self) -> str:
-        """Short hash of what is asked: another retry of the batch never goes on with this one's journal."""
-        return hashlib.sha256(f"{sorted(self.codes)} {self.more}".encode()).hexdigest()[:12]
+    def reason(self) -> str:
+        """What it is made for, as the receipt says; its journal is not used by a retry for another reason."""
+        parts = [f"{kind} {state}" for kind, state in sorted(self.damage.items())]
+        if self.codes:
+            parts.append(f"again: {', '.join(sorted(self.codes))}")
+        if self.more:
+            parts.append(f"{self.more} ids more")
+        return "; ".join(parts)
 
     @property
     def index(self) -> int:
@@ -58,8 +69,8 @@ def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> 
     Args:
         run: the current run; its plan and sources are set.
         numbers: batches to look at; empty: all.
-        codes: verdict codes of rejected rows to make again; empty: batches without a receipt, and in named
-            committed batches every rejected row.
+        codes: verdict codes of rejected rows to make again; empty: batches without a receipt, and named
+            committed batches: what their damaged files have lost, or else every rejected row.
 
     Raises:
         JobError: a batch that is not planned, or a code that is none or always accepted.
@@ -71,17 +82,31 @@ def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> 
     if unknown:
         last = len(run.plan.batches) - 1
         raise JobError(f"--batches: expected numbers within 0-{last}, got {', '.join(map(str, unknown))}")
-    named = [batch for batch in run.plan.batches if not numbers or batch.index in numbers]
-    committed = run.ledger.committed()
-    retries = []
-    for batch in named:
+    committed = sweep(run)
+    retries: list[Retry | None] = []
+    for batch in run.plan.batches:
+        if numbers and batch.index not in numbers:
+            continue
         if batch.index not in committed:
             retries.append(Retry(batch, 0, frozenset()))
         elif wanted or numbers:
             receipt = run.ledger.receipt(batch.index, committed[batch.index])
-            again = _rejected_codes(run, receipt) & (wanted or frozenset(Code))
-            if again:
-                retries.append(Retry(batch, receipt.generation + 1, frozenset(map(str, again))))
+            retries.append(_again(run, batch, receipt, wanted, look=bool(numbers)))
+    return _counted(run, [retry for retry in retries if retry is not None])
+
+
+def _again(run: Run, batch: Batch, receipt: Receipt, wanted: frozenset[str], *, look: bool) -> Retry | None:
+    """Return how a committed batch is made again; None when there is nothing to make.
+
+    `look` reads its files, and takes a damaged one as reason enough.
+    """
+    damage = damaged_files(run.store, receipt) if look else {}
+    codes = frozenset(map(str, _rejected_codes(run, receipt)))
+    again = codes & wanted if wanted or damage else codes
+    return Retry(batch, receipt.generation + 1, again, damage=damage) if again or damage else None
+
+
+def _counted(run: Run, retries: list[Retry]) -> tuple[Retry, ...]:
     run.progress.batches = len(retries)
     run.progress.records = sum(retry.batch.stop - retry.batch.start for retry in retries)
     return tuple(retries)
@@ -96,7 +121,7 @@ def plan_continuations(run: Run, more: int) -> tuple[Retry, ...]:
     """
     open_plan(run)
     assert run.plan is not None
-    committed = run.ledger.committed()
+    committed = sweep(run)
     cut = frozenset(map(str, CUT))
     retries = []
     for batch in run.plan.batches:
@@ -104,9 +129,21 @@ def plan_continuations(run: Run, more: int) -> tuple[Retry, ...]:
             receipt = run.ledger.receipt(batch.index, committed[batch.index])
             if cut & set(receipt.rows["by_verdict"]):
                 retries.append(Retry(batch, receipt.generation + 1, cut, more))
-    run.progress.batches = len(retries)
-    run.progress.records = sum(retry.batch.stop - retry.batch.start for retry in retries)
-    return tuple(retries)
+    return _counted(run, retries)
+
+
+def settled(run: Run, units: Sequence[Unit]) -> tuple[tuple[Unit, ...], list[tuple[int, str]]]:
+    """Return the units without a receipt, and (batch, error) of those made by others for another reason."""
+    committed = run.ledger.committed() if units else {}
+    left = tuple(unit for unit in units if committed.get(unit.index, -1) < unit.generation)
+    overtaken = []
+    for unit in units:
+        if unit not in left and unit.generation:
+            made = run.ledger.receipt(unit.index, unit.generation)
+            if made.reason != unit.reason:
+                text = f"expected to make it for {unit.reason!r}, got one that is made for {made.reason!r}"
+                overtaken.append((unit.index, f"{made.key}: {text} meanwhile: run the same command again"))
+    return left, overtaken
 
 
 def _codes(run: Run, codes: Collection[str]) -> frozenset[str]:
@@ -130,19 +167,18 @@ def render_again(run: Run, retry: Retry) -> RenderedBatch:
     """Open the batch like a new one, with the rows that stay already in its journal."""
     if retry.generation == 0:
         return render(run, retry.batch)
-    seed = row_seed(run.sampling.seed, f"g{retry.generation}")  # the same noise would give the same rows
     cap = run.sampling.max_new_tokens + retry.more  # also for the turns that a cut had left unreached
-    sampling = attrs.evolve(run.sampling, seed=seed, max_new_tokens=cap)
-    rendered = render(run, retry.batch, retry.generation, sampling, purpose=retry.purpose)
+    sampling = attrs.evolve(run.sampling, seed=_seed(run, retry), max_new_tokens=cap)
+    rendered = render(run, retry.batch, retry.generation, sampling, retry.reason)
     try:
         receipt = run.ledger.receipt(retry.batch.index, retry.generation - 1)
-        rows = list(_stored_rows(run, receipt))
-        for completion in kept_rows(rows, retry.codes):
+        rows = intact_rows(run.ledger, run.store, receipt, retry.damage)
+        for completion in kept_rows(rows, retry.codes, rendered.turns.row_ids):
             if completion.row_id not in rendered.journal.done:  # a kill may have left some of them uncopied
                 rendered.journal.append(completion)
         rendered.journal.flush()
     except BaseException:
-        rendered.journal.close()
+        run.keeper.close_journal(rendered.unit, rendered.journal)
         raise
     if not retry.more:
         return rendered
@@ -150,30 +186,30 @@ def render_again(run: Run, retry: Retry) -> RenderedBatch:
     return attrs.evolve(rendered, partials=partials, cap=retry.more)
 
 
-def _stored_rows(run: Run, receipt: Receipt) -> Iterator[tuple[str, Completion]]:
-    facts = {}
-    for row in decode_provenance(run.store.get(receipt.provenance.key), receipt.provenance.key):
-        rest = row.pop("facts")
-        del row["accepted"]
-        facts[row.pop("row_id")] = rest | row
-    for entry, decode in ((receipt.shard, decode_shard), (receipt.rejected, decode_rejected)):
-        if entry is not None:
-            rows = decode(run.store.get(entry.key), entry.key)
-            for index, row_id in enumerate(rows.row_ids):
-                yield rows.verdicts[index], rows.completion(index, facts[row_id])
+def _seed(run: Run, retry: Retry) -> int:
+    """Return the seed of the rows that are made: a new one, since the same noise would give the same rows.
+
+    What was lost is what the same noise should give again.
+    """
+    generation = retry.generation if retry.codes else retry.generation - 1
+    return row_seed(run.sampling.seed, f"g{generation}") if generation else run.sampling.seed
 
 
-def kept_rows(rows: Sequence[tuple[str, Completion]], codes: Collection[str]) -> list[Completion]:
+def kept_rows(
+    rows: Sequence[tuple[str, Completion]], codes: Collection[str], row_ids: Iterable[str] = ()
+) -> list[Completion]:
     """Return the rows that stay: all but those of the given codes and the turns that follow one.
 
     Args:
-        rows: (verdict code, completion) of a whole batch.
+        rows: (verdict code, completion) of a batch, as far as they can be read.
         codes: of the rows to make again.
+        row_ids: of the whole batch: turns that follow a row that cannot be read are made again, too.
     """
+    there = {completion.row_id: code for code, completion in rows}
     first: dict[tuple[str, str, int], int] = {}
-    for code, completion in rows:
-        source, record, turn, sample = split_row_id(completion.row_id)
-        if code in codes:
+    for row_id in {*there, *row_ids}:
+        source, record, turn, sample = split_row_id(row_id)
+        if there.get(row_id) is None or there[row_id] in codes:
             place = source, record, sample
             first[place] = min(turn, first.get(place, turn))
     kept = []

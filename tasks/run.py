@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import attrs
 import orjson
 
+from tasks.byte_gate import ByteGate
 from tasks.errors import SurroundingsError
 from tasks.live import BatchBook
 from tasks.processes import Knowledge
@@ -42,6 +43,11 @@ T = TypeVar("T")
 
 STORE_THREADS = 8
 """Blocking store calls, encodes and final checks at once; `asyncio.to_thread` would give 6 on two cores."""
+
+
+FINISHING_BYTES = 256 * 2**20
+"""Journal bytes of the batches that are checked, encoded and uploaded at once; in memory they take about
+six times that (`tests/tasks/storage/test_memory.py`)."""
 
 
 def _tell_nobody(line: str) -> None:
@@ -71,6 +77,7 @@ class Run:
         credentials: S3 credentials of a Prefect block; None: the AWS chain.
         renderers: where prompts are rendered.
         stack: what closes with the run: dispatch, fleet, store.
+        finishing: bounds what finished batches take in memory until they are committed.
         tell: takes lines for the person at the terminal, beside the log.
     """
 
@@ -98,6 +105,7 @@ class Run:
     dispatch: Dispatch | None = None
     summary: Summary | None = None
     book: BatchBook = attrs.field(factory=BatchBook)
+    finishing: ByteGate = attrs.field(factory=lambda: ByteGate(FINISHING_BYTES))
     tell: Callable[[str], None] = _tell_nobody
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -18,10 +18,10 @@ from tasks.sections import (
     SamplingSpec,
     Section,
     ServersSpec,
-    StoreSpec,
     ToolsSpec,
     field,
 )
+from tasks.store_section import StoreSpec
 
 __all__ = [
     "SCHEMA_VERSION",

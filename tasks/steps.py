@@ -42,6 +42,9 @@ STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 OTHERS_SECONDS = 5.0
 """How long batches of other workers are left alone before they are looked at again."""
 
+ROOM_SECONDS = 0.5
+"""How often a run that waits for room in its journals looks again."""
+
 Unit = TypeVar("Unit", bound=Numbered)
 
 UNSEEN = (PrefectException, httpx.HTTPError, OSError)
@@ -231,12 +234,33 @@ async def commit_batch(rendered: RenderedBatch, files: BatchFiles) -> None:
     get_run_logger().info("committed %d rows as %s", receipt.rows["total"], receipt.key)
 
 
-async def left_by_others(units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Wait a moment, then return those of the batches that other workers had which still have no receipt."""
+async def journal_room() -> None:
+    """Wait while the journals hold more of the local disk than they may, until an open batch is committed."""
     run = current_run()
-    await asyncio.sleep(OTHERS_SECONDS)
-    committed = await run.in_thread(run.ledger.committed)
-    return tuple(unit for unit in units if unit.index not in committed)
+    limit = int(run.spec.batch.journal_gigabytes * 1e9)
+    told = False
+    while held := await run.in_thread(run.keeper.crowded, limit):
+        if not told:
+            get_run_logger().warning(
+                "the journals hold %.3g GB, more than batch.journal_gigabytes = %.3g: no further batch is "
+                "opened until one is committed",
+                held / 1e9,
+                limit / 1e9,
+            )
+            told = True
+        await asyncio.sleep(ROOM_SECONDS)
+
+
+async def left_by_others(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], list[tuple[int, str]]]:
+    """Return which batches that other workers had are still open, after a moment, and what cannot be made.
+
+    That is (batch, error) of those whose generation another worker has made for another reason.
+    """
+    run = current_run()
+    left, overtaken = await run.in_thread(retrying.settled, run, units)
+    if left:
+        await asyncio.sleep(OTHERS_SECONDS)
+    return left, overtaken
 
 
 @task(name="publish_dataset", task_run_name="publish_dataset", **STEP)

@@ -1,4 +1,4 @@
-"""`rawseq retry STORE`: failed, named or rejected work again, as new receipt generations."""
+"""`rawseq retry STORE`: failed, named, damaged or rejected work again, as new receipt generations."""
 
 import click
 from rich.console import Console

@@ -8,6 +8,8 @@ import click
 from deployments.console import output, verdict_table
 from deployments.job_record import job_record
 from deployments.store_argument import opened_store
+from tasks.storage.audit_report import repair_command
+from tasks.storage.damage import missing_files
 from tasks.storage.ledger import Ledger
 from tasks.storage.store import ObjectStore
 
@@ -33,14 +35,16 @@ def describe(store: ObjectStore) -> dict[str, Any]:
     plan = ledger.plan_of(receipts)
     totals = ledger.fold(receipts)
     pending = len(plan.batches) - len(receipts)
+    damaged = sorted({batch for batch, _ in missing_files(store, receipts.values())})
     return {
         "job_id": ledger.job_id,
         "store": store.uri,
-        "state": "incomplete" if pending or not plan.batches else "complete",
+        "state": "incomplete" if pending or damaged or not plan.batches else "complete",
         "batches": {"total": len(plan.batches), "committed": len(receipts), "pending": pending},
         "records_planned": plan.batches[-1].stop if plan.batches else 0,
         "rows": dict(totals.rows),
         "tokens": dict(totals.tokens),
+        "damaged": {"batches": damaged, "repair": repair_command(store.uri, damaged) if damaged else None},
     }
 
 
@@ -54,5 +58,8 @@ def _print(answer: dict[str, Any]) -> None:
         f"tokens  {tokens['prompt']} prompt + {tokens['output']} output",
     ):
         console.print(line, highlight=False, soft_wrap=True)
+    if answer["damaged"]["batches"]:
+        line = f"{len(answer['damaged']['batches'])} batches have lost files: {answer['damaged']['repair']}"
+        console.print(line, style="bold red", highlight=False, soft_wrap=True, markup=False)
     if rows["by_verdict"]:
         console.print(verdict_table(rows["by_verdict"]))

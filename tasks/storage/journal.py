@@ -30,7 +30,7 @@ _SUFFIX = ".journal"
 class Journal:
     """An open journal. `append` is called on the event loop; everything else may block on the disk."""
 
-    def __init__(self, folder: Path, job_id: str, batch: Batch, part: str, lock: int) -> None:
+    def __init__(self, folder: Path, job_id: str, batch: Batch, part: str, purpose: str, lock: int) -> None:
         self._folder = folder
         self._lock: int | None = lock
         self._header = {
@@ -40,24 +40,27 @@ class Journal:
             "batch": batch.index,
             "fingerprint": batch.fingerprint,
             "part": part,
-        }
+        } | ({"purpose": purpose} if purpose else {})
         self._paths: list[Path] = []
         self._index: dict[str, Entry] = {}
         self._attempts: Counter[str] = Counter()
         self._own: OpenPart | None = None
         self._readers: dict[int, int] = {}
         self._end = 0
+        self._read_bytes = 0
         self.set_aside: tuple[Path, ...] = ()  # parts of another job or other prompts, renamed
 
     @classmethod
-    def open(cls, folder: Path, job_id: str, batch: Batch, part: str) -> Self:
+    def open(cls, folder: Path, job_id: str, batch: Batch, part: str, purpose: str = "") -> Self:
         """Take the batch's folder and read what earlier runs left there.
 
         Args:
-            folder: of this batch alone; made if absent.
+            folder: of this generation of this batch alone; made if absent.
             job_id: the job.
             batch: its fingerprint tells our parts from foreign ones.
             part: name of the part that this process writes; unique among the batch's runs.
+            purpose: what a later generation is made for; parts that were begun for something else are left
+                out, and removed with the rest.
 
         Raises:
             SurroundingsError: another process has it open, or the disk refuses.
@@ -66,7 +69,7 @@ class Journal:
             lock = take_folder(folder)
         except OSError as error:
             raise SurroundingsError(f"{folder}: {disk_advice(error)}") from error
-        journal = cls(folder, job_id, batch, part, lock)
+        journal = cls(folder, job_id, batch, part, purpose, lock)
         try:
             journal._read_parts()
             journal._own = journal._open_own(part)
@@ -120,10 +123,13 @@ class Journal:
             ):
                 return False
             self._paths.append(path)
+            if first is not None and first.header.get("purpose") != self._header.get("purpose"):
+                return True
             end = first.stop if first is not None else 0
             for frame in frames:
                 self._note(frame.header, Entry(number, frame.start, frame.stop))
                 end = frame.stop
+            self._read_bytes += end
             if (torn := path.stat().st_size - end) > 0:
                 _LOG.warning("%s: %d bytes of a torn frame at its end are left out", path, torn)
         return True
@@ -210,6 +216,11 @@ class Journal:
         if self._own is not None:
             WRITER.flush(self._own)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all its parts."""
+        return self._read_bytes + self._end
+
     def written(self) -> tuple[Path, int]:
         """Return the part of this process and how many bytes of it have been written."""
         return self._paths[-1], self._own.size if self._own is not None else 0
@@ -243,3 +254,12 @@ class Journal:
         self.close()
         with contextlib.suppress(OSError):  # a foreign part lies there, or another process has just come
             self._folder.rmdir()
+
+
+def disk_bytes(root: Path) -> int:
+    """Return how many bytes the journals below `root` take; files that vanish meanwhile count nothing."""
+    total = 0
+    for path in root.glob("*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

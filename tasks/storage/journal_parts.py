@@ -1,6 +1,6 @@
 """Journal parts kept in the store at an interval, so that another machine resumes a half-done batch.
 
-A part is append-only, so its copy is a row of chunks: `journals/<batch>/<part>/<number>.part`. Put together
+A part is append-only, so its copy is a row of chunks: `journals/<unit>/<part>/<number>.part`. Put together
 they are the part up to some byte; a torn frame at the end is left out by whoever reads it.
 """
 
@@ -20,7 +20,7 @@ class PartCopy:
     """Copies one open journal's own part, chunk by chunk."""
 
     store: ObjectStore
-    batch: int
+    unit: str
     journal: Journal
     copied: int = 0
     chunks: int = 0
@@ -33,25 +33,25 @@ class PartCopy:
         with path.open("rb") as file:
             file.seek(self.copied)
             data = file.read(size - self.copied)
-        self.store.put(f"journals/{self.batch:06d}/{path.stem}/{self.chunks:06d}.part", data)
+        self.store.put(f"journals/{self.unit}/{path.stem}/{self.chunks:06d}.part", data)
         self.copied += len(data)
         self.chunks += 1
         return len(data)
 
 
-def fetch_parts(store: ObjectStore, batch: int, folder: Path) -> int:
+def fetch_parts(store: ObjectStore, unit: str, folder: Path) -> int:
     """Put the parts that other machines left in the store beside the local ones; call before `Journal.open`.
 
     Args:
         store: the job's own prefix.
-        batch: its index.
-        folder: the batch's folder of journals.
+        unit: which generation of which batch, see `unit_name`.
+        folder: its folder of journals.
 
     Returns:
         How many parts were fetched. A part that is here already, at least as long, is left as it is.
     """
     parts: dict[str, list[str]] = {}
-    for info in store.list(f"journals/{batch:06d}/"):
+    for info in store.list(f"journals/{unit}/"):
         parts.setdefault(info.key.split("/")[2], []).append(info.key)
     fetched = 0
     for stem, keys in parts.items():
@@ -82,7 +82,7 @@ def _whole(store: ObjectStore, keys: list[str]) -> bytes:
     return bytes(data)
 
 
-def drop_parts(store: ObjectStore, batch: int) -> None:
-    """Delete the copies of a committed batch."""
-    for info in list(store.list(f"journals/{batch:06d}/")):
+def drop_parts(store: ObjectStore, unit: str) -> None:
+    """Delete the copies of what is committed."""
+    for info in list(store.list(f"journals/{unit}/")):
         store.delete(info.key)

@@ -2,36 +2,35 @@
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.errors import SurroundingsError
 from tasks.storage.journal import Journal
 from tasks.storage.plan import Batch
+from tasks.storage.receipt import parse_unit
 
 _LOG = logging.getLogger("rawseq.journal")
 
 
-def sweep_journals(root: Path, job_id: str, committed: Iterable[Batch]) -> int:
-    """Remove the journals of committed batches below `root`; return how many there were.
+def sweep_journals(root: Path, job_id: str, batches: Sequence[Batch], committed: Mapping[int, int]) -> int:
+    """Remove the journals of committed generations below `root`; return how many there were.
 
     A journal that another process has open is left to it. Foreign parts are set aside, never removed.
 
     Args:
-        root: the job's folder of journals, one folder per batch named by its six digits.
+        root: the job's folder of journals, one folder per generation of a batch, see `unit_name`.
         job_id: the job.
-        committed: planned batches that have a receipt.
+        batches: the plan's.
+        committed: highest generation of each batch that has a receipt, see `Ledger.committed`.
     """
-    if not root.is_dir():
-        return 0
-    there = {path.name for path in root.iterdir() if path.is_dir()}
     removed = 0
-    for batch in committed:
-        folder = root / f"{batch.index:06d}"
-        if folder.name not in there:
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        place = parse_unit(folder.name)
+        if place is None or committed.get(place[0], -1) < place[1] or place[0] >= len(batches):
             continue
         with contextlib.suppress(SurroundingsError):  # its owner is about to remove it
-            Journal.open(folder, job_id, batch, "sweep").remove()
+            Journal.open(folder, job_id, batches[place[0]], "sweep").remove()
             _LOG.info("%s: removed, its batch is committed", folder)
             removed += 1
     return removed

@@ -4,18 +4,20 @@ One thread does it, so the event loop and the window never wait for it. Without 
 costs one small put every half minute.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from tasks.errors import RawseqError, TakenError
-from tasks.storage.journal import Journal
+from tasks.storage.journal import Journal, disk_bytes
 from tasks.storage.journal_parts import PartCopy, drop_parts, fetch_parts
 from tasks.storage.lease import LEASE_SECONDS, Leases, home_of
 from tasks.storage.plan import Batch
+from tasks.storage.receipt import parse_unit, receipt_key, unit_name
 from tasks.storage.store import ObjectStore
 
 _LOG = logging.getLogger("rawseq.keeper")
@@ -45,7 +47,8 @@ class Keeper:
         self._leases = Leases(store, run, home_of(journal_root), lease_seconds)
         self._run = run
         self._upload_seconds = upload_seconds
-        self._copies: dict[int, PartCopy] = {}
+        self._copies: dict[str, PartCopy] = {}
+        self._open: set[str] = set()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="rawseq-keeper")
@@ -64,61 +67,84 @@ class Keeper:
         except RawseqError as error:
             _LOG.warning("could not let go of leases: %s: they lapse by themselves", error)
 
-    def open_journal(self, job_id: str, batch: Batch) -> Journal:
-        """Open a batch's journal with what other machines left of it, under this run's lease.
+    def open_journal(self, job_id: str, batch: Batch, generation: int = 0, purpose: str = "") -> Journal:
+        """Open the journal of a batch with what other machines left of it, under this run's lease.
+
+        Args:
+            job_id: the job.
+            batch: which.
+            generation: of the receipt that it will get; each has a lease and a journal of its own.
+            purpose: what a later generation is made for, see `Journal.open`.
 
         Raises:
-            TakenError: a living worker has the batch; try again when it may have committed.
+            TakenError: a living worker has it, or its receipt came; look again whether it is committed.
             SurroundingsError: another process of this machine has its journal open, or the disk refuses.
         """
-        folder = self._root / f"{batch.index:06d}"
-        fetch_parts(self._store, batch.index, folder)
-        journal = Journal.open(folder, job_id, batch, self._run)
+        unit = unit_name(batch.index, generation)
+        folder = self._root / unit
+        fetch_parts(self._store, unit, folder)
+        journal = Journal.open(folder, job_id, batch, self._run, purpose)
         try:
-            other = self._leases.take(batch.index, holds_journal=True)
+            other = self._leases.take(unit, holds_journal=True)
             if other is not None:
-                raise TakenError(
-                    f"batch {batch.index}: worker {other} has it and lives; its receipt will come"
-                )
+                raise TakenError(f"batch {unit}: worker {other} has it and lives; its receipt will come")
+            if self._store.head(receipt_key(batch.index, generation)) is not None:
+                self.committed(unit, journal)
+                raise TakenError(f"batch {unit}: another worker has committed it meanwhile")
         except BaseException:
             journal.close()
             raise
-        if self._upload_seconds is not None:
-            with self._lock:
-                self._copies[batch.index] = PartCopy(self._store, batch.index, journal)
+        with self._lock:
+            self._open.add(unit)
+            if self._upload_seconds is not None:
+                self._copies[unit] = PartCopy(self._store, unit, journal)
         return journal
 
-    def check(self, batch: Batch) -> None:
-        """Raise `TakenError` when another worker has taken the batch over; see `Leases.check`."""
-        self._leases.check(batch.index)
+    def crowded(self, limit: int) -> int:
+        """Return how many bytes the journals take on the disk; 0 below `limit`, or when none is open here.
 
-    def close_journal(self, batch: Batch, journal: Journal) -> None:
-        """Close an unfinished batch's journal, copy the rest of it, and let go of the lease."""
+        What is open will be committed and removed: until then it is worth waiting.
+        """
         with self._lock:
-            copy = self._copies.pop(batch.index, None)
-        journal.flush()
-        if copy is not None:
-            copy.upload()
-        journal.close()
-        self._leases.release(batch.index)
+            if not self._open:
+                return 0
+        held = disk_bytes(self._root)
+        return held if held > limit else 0
 
-    def committed(self, batch: Batch, journal: Journal) -> None:
-        """Remove a committed batch's journal, its copies and its leases."""
+    def check(self, unit: str) -> None:
+        """Raise `TakenError` when another worker has taken the work over; see `Leases.check`."""
+        self._leases.check(unit)
+
+    def close_journal(self, unit: str, journal: Journal) -> None:
+        """Close an unfinished journal, copy the rest of it, and let go of the lease."""
         with self._lock:
-            self._copies.pop(batch.index, None)
+            self._open.discard(unit)
+            copy = self._copies.pop(unit, None)
+        with contextlib.ExitStack() as stack:  # a disk that refuses must not keep folder and lease
+            stack.callback(self._leases.release, unit)
+            stack.callback(journal.close)
+            journal.flush()
+            if copy is not None:
+                copy.upload()
+
+    def committed(self, unit: str, journal: Journal) -> None:
+        """Remove the journal, its copies and the leases of what is committed."""
+        with self._lock:
+            self._open.discard(unit)
+            self._copies.pop(unit, None)
         journal.remove()
-        drop_parts(self._store, batch.index)
-        self._leases.drop(batch.index)
+        drop_parts(self._store, unit)
+        self._leases.drop(unit)
 
-    def sweep(self, committed: Iterable[Batch]) -> None:
-        """Delete copies and leases that crashes left of committed batches."""
-        done = {f"{batch.index:06d}": batch.index for batch in committed}
-        found = {
-            info.key.split("/")[1] for kind in ("journals/", "leases/") for info in self._store.list(kind)
-        }
-        for name in found & done.keys():
-            drop_parts(self._store, done[name])
-            self._leases.drop(done[name])
+    def sweep(self, committed: Mapping[int, int]) -> None:
+        """Delete copies and leases that crashes left of committed generations; see `Ledger.committed`."""
+        for name in {
+            i.key.split("/")[1] for kind in ("journals/", "leases/") for i in self._store.list(kind)
+        }:
+            place = parse_unit(name)
+            if place is not None and committed.get(place[0], -1) >= place[1]:
+                drop_parts(self._store, name)
+                self._leases.drop(name)
 
     def _keep(self) -> None:
         beat = self._leases.seconds / 3
@@ -140,5 +166,5 @@ class Keeper:
     def _copy(self, copies: list[PartCopy]) -> None:
         for copy in copies:
             with self._lock:
-                if copy.batch in self._copies:
+                if copy.unit in self._copies:
                     copy.upload()

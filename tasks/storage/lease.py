@@ -35,7 +35,7 @@ class Leases:
     run: str
     home: str
     seconds: float = LEASE_SECONDS
-    held: dict[int, int] = attrs.field(factory=dict)
+    held: dict[str, int] = attrs.field(factory=dict)
     _beats: int = 0
 
     def beat(self) -> None:
@@ -44,30 +44,30 @@ class Leases:
         data = {"schema": SCHEMA_VERSION, "run": self.run, "home": self.home, "beat": self._beats}
         self.store.put(_worker_key(self.run), canonical(data))
 
-    def take(self, batch: int, *, holds_journal: bool) -> str | None:
-        """Take a batch; return None when it is ours, else the name of the living worker that has it.
+    def take(self, unit: str, *, holds_journal: bool) -> str | None:
+        """Take a generation of a batch; return None when it is ours, else the living worker that has it.
 
         Args:
-            batch: its index.
-            holds_journal: this process has the batch's local journal open: then no worker of the same home
+            unit: which, see `unit_name`.
+            holds_journal: this process has the local journal of it open: then no worker of the same home
                 that still lives has it, and nothing need be waited for.
         """
-        if batch in self.held:
+        if unit in self.held:
             return None
         if not self._beats:
             self.beat()
         while True:
-            fence, run = self._last(batch)
+            fence, run = self._last(unit)
             if run is not None and run != self.run and self._alive(run, holds_journal):
                 return run
-            data = {"schema": SCHEMA_VERSION, "batch": batch, "fence": fence + 1, "run": self.run}
-            if self.store.put(_lease_key(batch, fence + 1), canonical(data), create_only=True):
-                self.held[batch] = fence + 1
+            data = {"schema": SCHEMA_VERSION, "unit": unit, "fence": fence + 1, "run": self.run}
+            if self.store.put(_lease_key(unit, fence + 1), canonical(data), create_only=True):
+                self.held[unit] = fence + 1
                 return None
 
-    def _last(self, batch: int) -> tuple[int, str | None]:
+    def _last(self, unit: str) -> tuple[int, str | None]:
         """Return the highest fencing number of a batch and its worker; (0, None) when there is none."""
-        keys = [info.key for info in self.store.list(f"leases/{batch:06d}/")]
+        keys = [info.key for info in self.store.list(f"leases/{unit}/")]
         if not keys:
             return 0, None
         last = max(keys)
@@ -87,43 +87,43 @@ class Leases:
             return False
         return not (holds_journal and home == self.home)
 
-    def check(self, batch: int) -> None:
+    def check(self, unit: str) -> None:
         """Make sure that no other worker has taken the batch over.
 
         Raises:
             TakenError: one has, because this worker was silent for too long; its work goes on there.
         """
-        fence, run = self._last(batch)
-        if batch not in self.held or fence > self.held[batch]:
-            self.held.pop(batch, None)
+        fence, run = self._last(unit)
+        if unit not in self.held or fence > self.held[unit]:
+            self.held.pop(unit, None)
             raise TakenError(
-                f"batch {batch}: expected to hold its lease, got worker {run} with fencing number {fence}: "
+                f"batch {unit}: expected to hold its lease, got worker {run} with fencing number {fence}: "
                 f"this worker did not show itself for {self.seconds:.0f} s"
             )
 
-    def release(self, batch: int) -> None:
+    def release(self, unit: str) -> None:
         """Let go of an unfinished batch, so that another worker need not wait."""
-        fence = self.held.pop(batch, None)
+        fence = self.held.pop(unit, None)
         if fence is not None:
             data = {
                 "schema": SCHEMA_VERSION,
-                "batch": batch,
+                "unit": unit,
                 "fence": fence,
                 "run": self.run,
                 "released": True,
             }
-            self.store.put(_lease_key(batch, fence), canonical(data))
+            self.store.put(_lease_key(unit, fence), canonical(data))
 
-    def drop(self, batch: int) -> None:
+    def drop(self, unit: str) -> None:
         """Delete a committed batch's leases."""
-        self.held.pop(batch, None)
-        for info in list(self.store.list(f"leases/{batch:06d}/")):
+        self.held.pop(unit, None)
+        for info in list(self.store.list(f"leases/{unit}/")):
             self.store.delete(info.key)
 
     def leave(self) -> None:
         """Release what is held and say goodbye."""
-        for batch in list(self.held):
-            self.release(batch)
+        for unit in list(self.held):
+            self.release(unit)
         self.store.delete(_worker_key(self.run))
 
 
@@ -149,5 +149,5 @@ def _worker_key(run: str) -> str:
     return f"workers/{run}.json"
 
 
-def _lease_key(batch: int, fence: int) -> str:
-    return f"leases/{batch:06d}/{fence:06d}.json"
+def _lease_key(unit: str, fence: int) -> str:
+    return f"leases/{unit}/{fence:06d}.json"

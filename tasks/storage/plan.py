@@ -1,7 +1,7 @@
 """The plan: which source records form which batch. Frozen shapes and their JSON (pure)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 import orjson
@@ -83,6 +83,11 @@ class Batch:
     spans: tuple[Span, ...]
     seed: int | None = None
     dropped: bytes = b""
+
+    generation: ClassVar[int] = 0
+    """Of the receipt that a batch of the plan gets: its first."""
+
+    reason: ClassVar[str] = ""
 
     @property
     def drops(self) -> tuple[Drop, ...]:

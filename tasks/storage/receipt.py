@@ -50,7 +50,10 @@ class FileEntry:
 
 @attrs.frozen(slots=True, eq=False)
 class Receipt:
-    """Commits generation `generation` of a batch; fields as in the schema page."""
+    """Commits generation `generation` of a batch; fields as in the schema page.
+
+    `reason` says what a later generation was made for; "" of the first, and then left out of the JSON.
+    """
 
     job_id: str
     batch: int
@@ -66,6 +69,7 @@ class Receipt:
     tokens: Mapping[str, int]
     resolved_sha256: str
     template_sha256: str
+    reason: str = ""
 
     @property
     def key(self) -> str:
@@ -79,7 +83,10 @@ class Receipt:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that is stored."""
-        return {"schema": SCHEMA_VERSION} | attrs.asdict(self)
+        data = {"schema": SCHEMA_VERSION} | attrs.asdict(self)
+        if not self.reason:
+            del data["reason"]
+        return data
 
     @classmethod
     def of(cls, data: Any, where: str) -> Self:
@@ -119,6 +126,20 @@ class Receipt:
             raise DataError(f"{where}: expected a file exactly where there are rows, got {dict(rows)}")
         if self.provenance is None or self.tokens["prompt"] < 0 or self.tokens["output"] < 0:
             raise DataError(f"{where}: expected provenance and token counts, got {dict(self.tokens)}")
+
+
+def unit_name(batch: int, generation: int) -> str:
+    """Return the name of the work on a generation of a batch: of its lease, its journal, their copies."""
+    return f"{batch:06d}.g{generation}" if generation else f"{batch:06d}"
+
+
+def parse_unit(name: str) -> tuple[int, int] | None:
+    """Return batch and generation of a unit's name; None if it is none."""
+    head, _, number = name.partition(".g")
+    if not head.isdecimal() or not (number or "0").isdecimal():
+        return None
+    place = int(head), int(number or 0)
+    return place if unit_name(*place) == name else None
 
 
 def receipt_key(batch: int, generation: int) -> str:

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from deployments.standin.launch import Standin, start_standin
 from tasks.storage.shard_reader import decode_shard
+from tests.flows.counted import started_generations
+from tests.flows.forked import Fault, Template
 from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
@@ -138,3 +141,120 @@ def test_a_copied_dataset_is_what_changes(tmp_path: Path, rawseq: Rawseq, standi
     assert ran.answer["store"].startswith(str(tmp_path / "copy"))
     assert sorted(path.name for path in (tmp_path / "out").rglob("receipts/*")) == before
     assert list((tmp_path / "copy").rglob("receipts/*.g1.json"))
+
+
+def cut_codes(first: dict[str, int]) -> list[str]:
+    """Return the arguments that ask for every cut row again."""
+    return [f"--rejected={code}" for code in first if code.startswith("cut_in")]
+
+
+def rejecting_job(tmp_path: Path, standin: Standin, records: int, rows: int) -> Path:
+    """Write a job some of whose rows are cut and so rejected."""
+    return write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", records),
+        tmp_path / "out",
+        sampling={"max_new_tokens": 40, "temperature": 1.0},
+        policy={"on_length": "reject", "accepted_floor": 0.0},
+        batch={"rows": rows},
+    )
+
+
+def test_two_retries_do_not_make_the_same_rows(
+    tmp_path: Path, rawseq: Rawseq, template: Template, standin: Standin
+) -> None:
+    """Of two equal retries at once, from two machines, each batch is made by one."""
+    job = rejecting_job(tmp_path, standin, 24, 8)
+    first = rawseq("run", str(job)).answer["rows"]["by_verdict"]
+    again = sum(count for code, count in first.items() if code != "complete")
+    begun = started_generations(standin.url)
+    logs = [tmp_path / f"log{number}" for number in range(2)]
+    runs = [
+        template.start(
+            log,
+            "retry",
+            str(tmp_path / "out"),
+            *cut_codes(first),
+            f"--set=batch.journal_dir={tmp_path / f'machine-{log.name}'}",
+        )
+        for log in logs
+    ]
+    statuses = [template.wait(run, 200.0) for run in runs]
+    assert statuses == [0, 0], [log.read_text()[-2000:] for log in logs]
+    assert started_generations(standin.url) - begun <= again + 2 * 6  # and the probes of both
+    receipts = [path.name for path in (tmp_path / "out").rglob("receipts/*.g1.json")]
+    assert 1 <= len(receipts) <= 3
+    assert not list((tmp_path / "out").rglob("receipts/*.g2.json"))
+    assert not list((tmp_path / "out").rglob("leases/*/*"))
+    assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+def test_a_retry_killed_while_it_copies(tmp_path: Path, rawseq: Rawseq, standin: Standin, write: int) -> None:
+    """SIGKILL in the middle of a write to the new journal, then again: as if it had not been killed."""
+    job = rejecting_job(tmp_path, standin, 24, 24)
+    first = rawseq("run", str(job)).answer["rows"]["by_verdict"]
+    before = accepted(tmp_path / "out")
+    killed = rawseq("retry", str(tmp_path / "out"), *cut_codes(first), fault=Fault("kill", ".g1/", write))
+    assert killed.status == -signal.SIGKILL, killed.stderr[-3000:]
+    assert list((tmp_path / "journals").rglob("000000.g1/*.journal"))
+    again = rawseq("retry", str(tmp_path / "out"), *cut_codes(first))
+    assert again.status == 0, again.stderr
+    after = accepted(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    assert again.answer["rows"]["total"] == sum(first.values())
+    assert not list((tmp_path / "journals").rglob("*.g1"))
+    assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
+
+
+def test_damaged_batches_are_repaired(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """A deleted shard, a flipped byte, lost provenance: only lost rows are made, and the reason is kept."""
+    out = tmp_path / "out"
+    job = rejecting_job(tmp_path, standin, 24, 6)
+    first = rawseq("run", str(job)).answer["rows"]
+    files = [json.loads(path.read_bytes()) for path in sorted(out.rglob("receipts/*.json"))]
+    root = next(out.iterdir())
+    shards = [root / receipt["shard"]["key"] for receipt in files]
+    before = [path.read_bytes() for path in shards]
+    shards[0].unlink()
+    shards[1].write_bytes(before[1][:-1] + bytes([before[1][-1] ^ 1]))
+    (root / files[2]["provenance"]["key"]).unlink()
+    (root / files[3]["frequencies"]["key"]).write_bytes(b"x" * files[3]["frequencies"]["bytes"])
+
+    status = rawseq("status", str(out))
+    assert (status.status, status.answer["state"]) == (3, "incomplete")
+    assert status.answer["damaged"] == {
+        "batches": [0, 2],
+        "repair": f"rawseq retry {root} --batches 0,2",
+    }
+    assert rawseq("verify", str(out)).answer["repair"] == f"rawseq retry {root} --batches 0-3"
+    ran = rawseq("retry", str(out), "--batches", "0-3")
+    assert ran.status == 0, ran.stderr
+    lost = sum(receipt["rows"]["accepted"] for receipt in files[:2])
+    following = sum(receipt["rows"]["rejected"] for receipt in files[:2])  # second turns of lost first ones
+    assert lost <= ran.answer["generated_rows"] <= lost + following
+    assert ran.answer["rows"] == first
+    assert [path.read_bytes() for path in shards] == before  # the same noise gave the same rows
+    reasons = [json.loads(path.read_bytes())["reason"] for path in sorted(out.rglob("receipts/*.g1.json"))]
+    assert reasons == ["shard missing", "shard changed", "provenance missing", "frequencies changed"]
+    assert rawseq("verify", str(out)).answer["trainable"] is True
+    assert rawseq("status", str(out)).status == 0
+
+
+def test_rows_are_found_in_earlier_generations(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """When a retry's shard is lost, what it had copied is copied again; what it had made is made again."""
+    out = tmp_path / "out"
+    job = rejecting_job(tmp_path, standin, 24, 24)
+    first = rawseq("run", str(job)).answer["rows"]
+    retried = rawseq("retry", str(out), *cut_codes(first["by_verdict"]))
+    assert retried.status == 0, retried.stderr
+    before = accepted(out)
+    (receipt,) = out.rglob("receipts/*.g1.json")
+    (next(out.iterdir()) / json.loads(receipt.read_bytes())["shard"]["key"]).unlink()
+    ran = rawseq("retry", str(out), "--batches", "0")
+    assert ran.status == 0, ran.stderr
+    made = retried.answer["rows"]["accepted"] - first["accepted"]
+    assert made <= ran.answer["generated_rows"] <= made + retried.answer["rows"]["rejected"]
+    assert accepted(out) == before
+    assert rawseq("verify", str(out)).answer["trainable"] is True

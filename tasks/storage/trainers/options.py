@@ -4,8 +4,9 @@ from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
-from tasks.sections import Section, StoreSpec, field
+from tasks.sections import Section, field
 from tasks.storage.trainers.masks import BOUNDARIES, SWITCHES
+from tasks.store_section import StoreSpec
 from tasks.verdicts import BEHAVIOUR, CUT, Code
 
 FormatName = Literal[

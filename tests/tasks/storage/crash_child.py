@@ -67,7 +67,7 @@ def work(folder: Path, spec: JobSpec, store: ObjectStore, run: str, killer: Kill
     sources = open_sources(spec.prompts)
     plan = ledger.extend_plan(sources, spec, sha256_hex(canonical(RESOLVED)))
     pending = ledger.pending(plan)
-    sweep_journals(folder / "journal", spec.job_id, [batch for batch in plan.batches if batch not in pending])
+    sweep_journals(folder / "journal", spec.job_id, plan.batches, ledger.committed())
     for batch in pending:
         made = (folder / "made.log").open("a")
         with (

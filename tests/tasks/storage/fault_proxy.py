@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Self
 
 import attrs
@@ -17,11 +18,11 @@ class Fault:
     """Break the next `times` requests whose method and path match.
 
     Args:
-        kind: what happens; see `FaultProxy._answer`.
+        kind: what happens; see `FaultProxy._one` and `FaultProxy._answer`.
         method: HTTP method.
         path: regular expression that the path must contain.
         times: how many requests; then the fault is over.
-        code: S3 error code of an `error` fault, or seconds of a `slow` one.
+        code: S3 error code of an `error` fault, or seconds of a `slow` or `slow_upload` one.
         status: HTTP status of an `error` fault.
     """
 
@@ -34,7 +35,12 @@ class Fault:
 
 
 class FaultProxy:
-    """Listens on loopback and forwards to `port`; use as a context. `seen` lists every request line."""
+    """Listens on loopback and forwards to `port`; use as a context. `seen` lists every request line.
+
+    `interrupt` is called in the middle of the body of an `interrupt` fault.
+    """
+
+    interrupt: Callable[[], object]
 
     def __init__(self, port: int, *faults: Fault) -> None:
         self.port = port
@@ -90,15 +96,20 @@ class FaultProxy:
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         length = int((re.search(rb"(?i)content-length: (\d+)", head) or [b"", b"0"])[1])
         kind = fault.kind if fault else ""
-        if kind in ("reset_upload", "half_upload"):
+        if kind in ("reset_upload", "half_upload", "interrupt"):
             half = _read(client, length // 2)
+            if kind == "interrupt":
+                self.interrupt()
             if kind == "half_upload":
                 with socket.create_connection(("127.0.0.1", self.port), 20) as upstream:
                     upstream.sendall(_forwarded(head) + half)
                     time.sleep(0.05)
             _reset(client)
             return
-        body = _read(client, length)
+        if fault and kind == "slow_upload":
+            body = _read_slowly(client, length, float(fault.code))
+        else:
+            body = _read(client, length)
         if kind == "corrupt_upload" and body:
             body = body[:-1] + bytes([body[-1] ^ 1])
         self._answer(client, fault, _forwarded(head) + body)
@@ -172,6 +183,15 @@ def _read(client: socket.socket, length: int) -> bytes:
             raise OSError("the client ended early")
         data += part
     return bytes(data)
+
+
+def _read_slowly(client: socket.socket, length: int, seconds: float) -> bytes:
+    steps = [length // 20] * 20 + [length % 20]
+    parts = []
+    for step in steps:
+        time.sleep(seconds / len(steps))
+        parts.append(_read(client, step))
+    return b"".join(parts)
 
 
 def _reset(client: socket.socket) -> None:

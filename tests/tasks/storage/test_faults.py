@@ -1,9 +1,12 @@
 """S3 faults between us and a real server: the job ends as if undisturbed, or stops with advice."""
 
+import asyncio
 import datetime
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -11,6 +14,7 @@ import pytest
 
 from deployments.seaweed import Seaweed, start_seaweed
 from tasks.errors import DataError, LaterError, SurroundingsError
+from tasks.run import Run
 from tasks.spec import StoreSpec
 from tasks.storage import s3_client, s3_parts
 from tasks.storage.audit import audit
@@ -237,10 +241,11 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> bytes:
         [Fault("lose_response", "PUT", "partNumber", 3)],
         [Fault("corrupt_upload", "PUT", "partNumber=3", 1)],
         [Fault("error", "PUT", "partNumber", 3, "SlowDown", 503)],
+        [Fault("slow_upload", "PUT", "partNumber=2", 1, "3.0")],
         [Fault("lose_response", "POST", "uploadId", 1)],
         [Fault("lose_response", "POST", "uploads", 1)],
     ],
-    ids=["none", "reset", "lost", "corrupt", "slow-down", "complete-lost", "create-lost"],
+    ids=["none", "reset", "lost", "corrupt", "slow-down", "slow-upload", "complete-lost", "create-lost"],
 )
 def test_large_objects_go_in_parts(through: Any, small_parts: bytes, faults: list[Fault]) -> None:
     """A large object arrives whole whatever happens to its parts, and carries its digest."""
@@ -252,6 +257,40 @@ def test_large_objects_go_in_parts(through: Any, small_parts: bytes, faults: lis
     left = 1 if faults and faults[0].path == "uploads" else 0  # a Create whose answer was lost leaves one
     assert store.abort_leftovers(0.0) == left
     assert store.abort_leftovers(0.0) == 0
+
+
+def test_server_killed_in_the_middle_of_a_part(tmp_path: Path, small_parts: bytes) -> None:
+    """The S3 server dies while half of a part is there and comes back: the upload goes on with that part."""
+    servers = [start_seaweed(tmp_path / "weed")]
+
+    def restart() -> None:
+        servers[0].kill()
+        servers.append(start_seaweed(tmp_path / "weed", port=servers[0].port))
+
+    with FaultProxy(servers[0].port, Fault("interrupt", "PUT", "partNumber=2")) as proxy:
+        proxy.interrupt = restart
+        spec = StoreSpec(uri=f"s3://{servers[0].bucket}/x", endpoint_url=proxy.url, region="us-east-1")
+        store = open_store(spec, "", servers[0].credentials)
+        assert store.put("shards/large.bin", small_parts, create_only=True)
+        assert store.get("shards/large.bin") == small_parts
+        assert store.abort_leftovers(0.0) == 0
+        assert proxy.broken == 1
+        store.close()
+    servers[-1].stop()
+
+
+async def test_uploads_do_not_block_the_event_loop(through: Any) -> None:
+    """While an upload waits for its answer, the run's event loop goes on with rows."""
+    store, _ = through(Fault("slow", "PUT", "shards/", 1, "0.8"))
+    ticks = 0
+    with ThreadPoolExecutor(1) as pool:
+        run: Any = SimpleNamespace(pool=pool)
+        upload = asyncio.ensure_future(Run.in_thread(run, store.put, "shards/a.bin", bytes(2**20)))
+        while not upload.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert await upload
+    assert ticks > 10
 
 
 def test_a_failed_upload_is_taken_back(through: Any, small_parts: bytes) -> None:

@@ -18,6 +18,7 @@ from tasks.records import Completion, as_ids
 from tasks.storage import journal_writer
 from tasks.storage.frames import completion_frame, decode_completion
 from tasks.storage.journal import Journal
+from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.plan import Batch, Span
 
 BATCH = Batch(3, 30, 40, "f" * 64, (Span("s", 1, 10, 0),))
@@ -309,3 +310,30 @@ def test_many_journals_share_one_thread(tmp_path: Path) -> None:
         with Journal.open(tmp_path / str(index), "job", Batch(index, 0, 1, "f", ()), "again") as journal:
             assert len(journal.done) == 20
             journal.remove()
+
+
+def test_another_purpose_is_another_journal(tmp_path: Path) -> None:
+    """What was made for one reason is not taken for another; all of it goes when the batch is committed."""
+    with Journal.open(tmp_path / "j", "job", BATCH, "one", "again: poison") as journal:
+        journal.append(answer(1))
+    with Journal.open(tmp_path / "j", "job", BATCH, "two", "30 ids more") as journal:
+        assert dict(journal.done) == {}
+        assert not journal.set_aside
+        journal.append(answer(2))
+    with Journal.open(tmp_path / "j", "job", BATCH, "three", "again: poison") as journal:
+        assert list(journal.done) == [answer(1).row_id]
+        journal.remove()
+    assert not (tmp_path / "j").exists()
+
+
+def test_journals_of_committed_generations_are_swept(tmp_path: Path) -> None:
+    """A crash between receipt and removal leaves a journal: it goes; those of later generations stay."""
+    for name, purpose in (("000003", ""), ("000003.g1", "again"), ("000003.g2", "again"), ("000009", "")):
+        Journal.open(tmp_path / name, "job", BATCH, "run", purpose).close()
+    (tmp_path / "home").write_text("x")
+    batches = [BATCH] * 4
+    with Journal.open(tmp_path / "000003.g1", "job", BATCH, "busy", "again"):
+        assert sweep_journals(tmp_path, "job", batches, {3: 1}) == 1  # the other one is open
+    assert sweep_journals(tmp_path, "job", batches, {3: 1}) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000003.g2", "000009", "home"]
+    assert sweep_journals(tmp_path / "none", "job", batches, {3: 1}) == 0

@@ -17,6 +17,7 @@ from tasks.storage.keeper import Keeper
 from tasks.storage.lease import Leases, home_of
 from tasks.storage.ledger import Ledger
 from tasks.storage.plan import Batch
+from tasks.storage.receipt import unit_name
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 
@@ -33,15 +34,15 @@ def answer(number: int) -> Completion:
 def test_one_worker_a_batch(store: ObjectStore) -> None:
     """The second worker is told who has it; once released it may have it, under the next number."""
     one, two = Leases(store, "one", "here"), Leases(store, "two", "there")
-    assert one.take(3, holds_journal=True) is None
-    assert one.take(3, holds_journal=True) is None
-    assert two.take(3, holds_journal=True) == "one"
-    assert two.take(4, holds_journal=True) is None
-    one.release(3)
-    assert two.take(3, holds_journal=True) is None
-    assert two.held == {4: 1, 3: 2}
-    two.check(3)
-    two.drop(3)
+    assert one.take("000003", holds_journal=True) is None
+    assert one.take("000003", holds_journal=True) is None
+    assert two.take("000003", holds_journal=True) == "one"
+    assert two.take("000004", holds_journal=True) is None
+    one.release("000003")
+    assert two.take("000003", holds_journal=True) is None
+    assert two.held == {"000004": 1, "000003": 2}
+    two.check("000003")
+    two.drop("000003")
     assert [info.key for info in store.list("leases/000003/")] == []
 
 
@@ -54,7 +55,7 @@ def test_one_of_many_workers_wins(store: ObjectStore) -> None:
     def ask(worker: Leases) -> None:
         worker.beat()
         barrier.wait()
-        told.append(worker.take(7, holds_journal=True))
+        told.append(worker.take("000007", holds_journal=True))
 
     threads = [threading.Thread(target=ask, args=(worker,)) for worker in workers]
     for thread in threads:
@@ -69,32 +70,32 @@ def test_one_of_many_workers_wins(store: ObjectStore) -> None:
 def test_a_silent_worker_is_taken_over(store: ObjectStore) -> None:
     """A worker that does not show itself loses its batch, and learns it before it commits."""
     silent, other = Leases(store, "silent", "here", SILENCE), Leases(store, "other", "there", SILENCE)
-    silent.take(3, holds_journal=True)
-    assert other.take(3, holds_journal=True) == "silent"
+    silent.take("000003", holds_journal=True)
+    assert other.take("000003", holds_journal=True) == "silent"
     deadline = time.monotonic() + 4 * SILENCE
-    while other.take(3, holds_journal=True) is not None:
+    while other.take("000003", holds_journal=True) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.1)  # waiting for the silence itself
     with pytest.raises(LaterError, match="got worker other with fencing number 2"):
-        silent.check(3)
-    other.check(3)
+        silent.check("000003")
+    other.check("000003")
 
 
 def test_a_worker_that_beats_keeps_its_batch(store: ObjectStore) -> None:
     """Signs of life keep a lease for longer than the silence that would end it."""
     busy, other = Leases(store, "busy", "here", SILENCE), Leases(store, "other", "there", SILENCE)
-    busy.take(3, holds_journal=True)
+    busy.take("000003", holds_journal=True)
     for _ in range(4):
         time.sleep(SILENCE / 2)
         busy.beat()
-        assert other.take(3, holds_journal=True) == "busy"
+        assert other.take("000003", holds_journal=True) == "busy"
 
 
 def test_a_dead_worker_of_this_home_is_not_waited_for(store: ObjectStore) -> None:
     """Who holds the local journal knows that the former worker of this machine is gone."""
-    Leases(store, "killed", "here").take(3, holds_journal=True)
-    assert Leases(store, "again", "here").take(3, holds_journal=False) == "killed"
-    assert Leases(store, "again", "here").take(3, holds_journal=True) is None
+    Leases(store, "killed", "here").take("000003", holds_journal=True)
+    assert Leases(store, "again", "here").take("000003", holds_journal=False) == "killed"
+    assert Leases(store, "again", "here").take("000003", holds_journal=True) is None
 
 
 def test_home_lasts(tmp_path: Path) -> None:
@@ -127,8 +128,8 @@ def test_another_machine_goes_on(store: ObjectStore, tmp_path: Path) -> None:
         assert sorted(journal.done) == [f"s:{number}#t0~s0" for number in range(4)]
         assert journal.get("s:2#t0~s0").output_ids.tolist() == [2, 2]
         journal.append(answer(4))
-        second.check(BATCH)
-        second.committed(BATCH, journal)
+        second.check("000003")
+        second.committed("000003", journal)
         assert [info.key for info in store.list("journals/")] == []
         assert [info.key for info in store.list("leases/")] == []
     assert [info.key for info in store.list("workers/")] == []
@@ -142,13 +143,13 @@ def test_a_living_worker_is_named(store: ObjectStore, tmp_path: Path) -> None:
         Keeper(store, tmp_path / "one", "third") as third,
     ):
         journal = first.open_journal("job", BATCH)
-        with pytest.raises(LaterError, match="batch 3: worker first has it and lives"):
+        with pytest.raises(LaterError, match="batch 000003: worker first has it and lives"):
             second.open_journal("job", BATCH)
         with pytest.raises(SurroundingsError, match="only process on this batch"):
             third.open_journal("job", BATCH)
-        first.close_journal(BATCH, journal)
+        first.close_journal("000003", journal)
         journal = second.open_journal("job", BATCH)
-        second.close_journal(BATCH, journal)
+        second.close_journal("000003", journal)
 
 
 def test_unfinished_work_is_copied_when_a_run_stops(store: ObjectStore, tmp_path: Path) -> None:
@@ -156,11 +157,11 @@ def test_unfinished_work_is_copied_when_a_run_stops(store: ObjectStore, tmp_path
     with Keeper(store, tmp_path / "one", "first", upload_seconds=3600.0) as keeper:
         journal = keeper.open_journal("job", BATCH)
         journal.append(answer(1))
-        keeper.close_journal(BATCH, journal)
+        keeper.close_journal("000003", journal)
     with Keeper(store, tmp_path / "two", "second") as keeper:
         journal = keeper.open_journal("job", BATCH)
         assert list(journal.done) == ["s:1#t0~s0"]
-        keeper.committed(BATCH, journal)
+        keeper.committed("000003", journal)
 
 
 def test_leftovers_of_committed_batches_are_swept(store: ObjectStore, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_leftovers_of_committed_batches_are_swept(store: ObjectStore, tmp_path: 
         store.put(f"journals/{name}/x-0/000000.part", b"x")
         store.put(f"leases/{name}/000001.json", b"{}")
     with Keeper(store, tmp_path, "run") as keeper:
-        keeper.sweep([BATCH])
+        keeper.sweep({3: 0})
     assert [info.key.split("/")[1] for info in store.list("journals/")] == ["000004"]
     assert [info.key.split("/")[1] for info in store.list("leases/")] == ["000004"]
 
@@ -187,14 +188,13 @@ def work(store: ObjectStore, spec: JobSpec, kit: Any, root: Path, made: list[str
                     journal = keeper.open_journal(spec.job_id, batch)
                 except LaterError:
                     continue
-                if batch.index not in ledger.committed():
-                    rows = [kit.completion_of(record, 0) for record in sources.read(batch)]
-                    for row in rows:
-                        made.append(row.row_id)
-                        journal.append(row)
-                    keeper.check(batch)
-                    ledger.commit(kit.receipt_of(ledger, batch, kit.checked_batch(batch.index, rows)))
-                keeper.committed(batch, journal)
+                rows = [kit.completion_of(record, 0) for record in sources.read(batch)]
+                for row in rows:
+                    made.append(row.row_id)
+                    journal.append(row)
+                keeper.check(unit_name(batch.index, 0))
+                ledger.commit(kit.receipt_of(ledger, batch, kit.checked_batch(batch.index, rows)))
+                keeper.committed(unit_name(batch.index, 0), journal)
 
 
 @pytest.mark.parametrize("workers", [2, 4])

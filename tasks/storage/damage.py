@@ -1,0 +1,90 @@
+"""Files of a committed batch that are not what its receipt says: lost or changed after the commit."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tasks.errors import DataError
+from tasks.records import Completion
+from tasks.storage.ledger import Ledger
+from tasks.storage.receipt import FOLDERS, Receipt
+from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
+from tasks.storage.store import MissingError, ObjectStore, sha256_hex
+
+LOST: Final = {"provenance": "lost"}
+"""Facts of a row that is intact itself, but whose provenance file is not."""
+
+Row = tuple[str, Completion]
+"""Verdict code and completion of a committed row."""
+
+
+def damaged_files(store: ObjectStore, receipt: Receipt) -> dict[str, str]:
+    """Read every file of a receipt; return `missing` or `changed` by kind, of those that are not intact."""
+    found = {}
+    for kind, entry in receipt.files().items():
+        try:
+            data = store.get(entry.key)
+        except MissingError:
+            found[kind] = "missing"
+        except DataError:
+            found[kind] = "changed"
+        else:
+            if (len(data), sha256_hex(data)) != (entry.bytes, entry.sha256):
+                found[kind] = "changed"
+    return found
+
+
+def missing_files(store: ObjectStore, receipts: Iterable[Receipt]) -> Iterator[tuple[int, str]]:
+    """Yield (batch, kind) of files that are absent or of another size, from listings alone."""
+    sizes = {info.key: info.size for folder in FOLDERS.values() for info in store.list(f"{folder}/")}
+    for receipt in receipts:
+        for kind, entry in receipt.files().items():
+            if sizes.get(entry.key) != entry.bytes:
+                yield receipt.batch, kind
+
+
+def intact_rows(ledger: Ledger, store: ObjectStore, receipt: Receipt, damage: Iterable[str]) -> list[Row]:
+    """Return the rows of a batch that can be read back, from this generation or the same row of earlier ones.
+
+    Args:
+        ledger: the job's.
+        store: the job's own prefix.
+        receipt: of the generation that counts.
+        damage: kinds of its files that are not intact, see `damaged_files`.
+    """
+    damage = frozenset(damage)
+    facts = {} if "provenance" in damage else _facts(store, receipt)
+    rows = list(_rows(store, receipt, facts, damage))
+    if not damage & {"shard", "rejected"}:
+        return rows
+    there = {row.row_id for _, row in rows}
+    wanted = {row_id: fact["rid"] for row_id, fact in facts.items() if row_id not in there and fact["rid"]}
+    for generation in range(receipt.generation - 1, -1, -1):
+        older = ledger.receipt(receipt.batch, generation)
+        broken = frozenset(damaged_files(store, older))
+        if "provenance" in broken:
+            continue
+        for code, row in _rows(store, older, _facts(store, older), broken):
+            if row.row_id in wanted and row.facts["rid"] == wanted[row.row_id]:  # the very same answer
+                del wanted[row.row_id]
+                rows.append((code, row))
+    return rows
+
+
+def _facts(store: ObjectStore, receipt: Receipt) -> dict[str, dict[str, object]]:
+    facts = {}
+    for row in decode_provenance(store.get(receipt.provenance.key), receipt.provenance.key):
+        rest = row.pop("facts")
+        del row["accepted"]
+        facts[row.pop("row_id")] = rest | row
+    return facts
+
+
+def _rows(
+    store: ObjectStore, receipt: Receipt, facts: dict[str, dict[str, object]], damage: frozenset[str]
+) -> Iterator[Row]:
+    for kind, decode in (("shard", decode_shard), ("rejected", decode_rejected)):
+        entry = receipt.files().get(kind)
+        if entry is not None and kind not in damage:
+            rows = decode(store.get(entry.key), entry.key)
+            for index, row_id in enumerate(rows.row_ids):
+                yield rows.verdicts[index], rows.completion(index, facts.get(row_id, LOST))

@@ -1,0 +1,81 @@
+"""What a finished batch takes in memory until it is committed: a few times its ids, never more."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from deployments.seaweed import Seaweed
+from tasks.byte_gate import ByteGate
+from tasks.run import FINISHING_BYTES
+
+MEGABYTES = 64
+TIMES = 6.0
+"""Bytes in memory for each byte of the journal; `tasks.run.FINISHING_BYTES` counts on it."""
+
+
+def test_memory_of_a_large_batch(tmp_path: Path, seaweed: Seaweed) -> None:
+    """A batch of 64 MB is read back, encoded and uploaded in parts: peak memory is bounded."""
+    child = f"""
+        import json, resource
+        from pathlib import Path
+        import numpy as np
+        from tasks.records import Completion
+        from tasks.spec import StoreSpec
+        from tasks.storage import s3_store
+        from tasks.storage.journal import Journal
+        from tasks.storage.ledger import Ledger
+        from tasks.storage.plan import Batch
+        from tasks.storage.store import open_store
+        from tests.tasks.storage.conftest import checked_batch, receipt_of
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+        s3_store.LARGEST_SINGLE_PUT = 16 * 2**20
+        store = open_store(StoreSpec(uri="s3://{seaweed.bucket}/memory", region="us-east-1"))
+        store.put("k.json", b"1")
+        batch = Batch(0, 0, 64, "f" * 64, ())
+        dice = np.random.default_rng(0)
+        rows = {MEGABYTES}
+        with Journal.open(Path({str(tmp_path / "j")!r}), "job", batch, "run") as journal:
+            for row in range(rows):
+                ids = dice.integers(0, 2**17, 2**18, dtype=np.int32)
+                journal.append(Completion(f"s:{{row}}#t0~s0", ids[:1000], ids[1000:], "stop", 1))
+            journal.flush()
+            before, size = peak(), journal.size
+            done = tuple(journal.completions([f"s:{{row}}#t0~s0" for row in range(rows)]))
+            receipt = receipt_of(Ledger(store, "job"), batch, checked_batch(0, done))
+        assert receipt.shard.bytes > s3_store.LARGEST_SINGLE_PUT
+        print(json.dumps({{"times": (peak() - before) * 2**20 / size}}))
+    """
+    root = str(Path(__file__).parents[3])
+    env = (
+        os.environ | seaweed.environment() | {"AWS_ENDPOINT_URL_S3": seaweed.http_url} | {"PYTHONPATH": root}
+    )
+    command = [sys.executable, "-c", textwrap.dedent(child)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["times"] <= TIMES
+
+
+async def test_finished_batches_take_turns() -> None:
+    """Batches are finished side by side within the limit; one that is larger waits until it is alone."""
+    gate, inside, most = ByteGate(FINISHING_BYTES), [0], [0]
+
+    async def finish(size: int) -> None:
+        async with gate.hold(size):
+            inside[0] += size
+            most[0] = max(most[0], inside[0])
+            await asyncio.sleep(0)
+            inside[0] -= size
+
+    half = FINISHING_BYTES // 2
+    await asyncio.gather(*(finish(half) for _ in range(6)))
+    assert most == [2 * half]
+    await asyncio.gather(finish(3 * half), finish(half), finish(3 * half))
+    assert most == [3 * half]
+    assert inside == [0]
