@@ -15,7 +15,7 @@ import pytest
 
 from deployments.automations import SILENT_SECONDS
 from tests.browser.conftest import Shot, Up, until
-from tests.browser.test_ui import BATCH, RECORDS, job_over, standin_on
+from tests.browser.test_ui import BATCH, RECORDS, SLOWLY, at_full_speed, job_over, standin_on
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -50,12 +50,12 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_a_run_whose_host_died_becomes_crashed_and_resumes(
     up: Up, page: "Page", shot: Shot, tmp_path: Path
 ) -> None:
     """SIGKILL of worker and run: Running until its heartbeat is missed, Crashed, then resumed elsewhere."""
-    standin = standin_on(tmp_path, "--fault", "slow_reply=2")
+    standin = standin_on(tmp_path, "--fault", SLOWLY)
     try:
         with worker(up, tmp_path) as doomed:
             until(
@@ -74,6 +74,7 @@ def test_a_run_whose_host_died_becomes_crashed_and_resumes(
         assert up.run(run_id)["state"]["name"] == "Running"
         up.wait(run_id, "Crashed", "AwaitingRetry", "Late")
         assert time.monotonic() - killed < 2 * SILENT_SECONDS
+        at_full_speed(standin)
         with worker(up, tmp_path):
             done = up.wait(run_id, "Completed", "Failed", count=2)
     finally:

@@ -18,9 +18,13 @@ from tests.jobs import opened, write_prompts
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.timeout(1800)
 RECORDS, BATCH = 40, 5
 ROWS = 53
 """Every third of the 40 records has two turns."""
+
+SLOWLY = "slow_reply=10"
+"""Rows take ten seconds each, so that a person, or a busy machine's browser, comes in time to cut in."""
 
 PROBE = 6
 """Generations of the check before the first row."""
@@ -49,6 +53,13 @@ def asked(standin: Standin) -> int:
     """Return how many generations the server began, its probe's among them."""
     with urllib.request.urlopen(f"{standin.url}/standin/counters", timeout=30) as answer:
         return int(json.loads(answer.read())["generations_started"])
+
+
+def at_full_speed(standin: Standin) -> None:
+    """Let the server answer at once."""
+    body, kind = json.dumps({"slow_reply": None}).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{standin.url}/standin/faults", body, kind)
+    urllib.request.urlopen(request, timeout=30).close()
 
 
 def submit(page: "Page", up: Up) -> str:
@@ -130,10 +141,14 @@ def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_
 
     Then `Copy to new run` with the same parameters finds everything done.
     """
-    standin = standin_on(tmp_path, "--fault", "crash_on_request=30")
-    job = job_over(standin, tmp_path)
-    page.goto(up.preset(job))
+    standin = standin_on(tmp_path, "--fault", SLOWLY)
+    page.goto(up.preset(job_over(standin, tmp_path)))
     run_id = submit(page, up)
+    until(
+        lambda: len(list((tmp_path / "out").rglob("receipts/*.json"))) > 0,
+        lambda: f"expected a receipt, got {up.run(run_id)['state']}",
+    )
+    standin.kill()
     failed = up.wait(run_id, "Failed")
     assert standin.url in failed["state"]["message"]
     committed = {path.name: path for path in (tmp_path / "out").rglob("receipts/*.json")}
@@ -172,7 +187,7 @@ def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_
 
 def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, tmp_path: Path) -> None:
     """Cancelled from the UI mid-run: it ends as Cancelled, its rows are aborted; a new run makes the rest."""
-    standin = standin_on(tmp_path, "--fault", "slow_reply=2")
+    standin = standin_on(tmp_path, "--fault", SLOWLY)
     try:
         page.goto(up.preset(job_over(standin, tmp_path)))
         run_id = submit(page, up)
@@ -182,7 +197,7 @@ def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, 
         )
         page.goto(up.page_of(run_id))
         choose(page, "Cancel")
-        page.get_by_role("alertdialog").get_by_role("button", name="Cancel Run").click()
+        page.get_by_role("alertdialog").get_by_role("button", name="Cancel Flow Run").click()
         up.wait(run_id, "Cancelled")
         page.get_by_text("Cancelled").first.wait_for()
         shot(page, "cancelled")
@@ -190,6 +205,7 @@ def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, 
         assert committed < RECORDS // BATCH
         with urllib.request.urlopen(f"{standin.url}/v1/loads", timeout=30) as answer:
             assert '"num_running_reqs": 0' in json.dumps(json.loads(answer.read()))
+        at_full_speed(standin)
         page.goto(up.addresses["form"])
         done = up.wait(submit(page, up), "Completed", "Failed")
         assert "of 8 batches were committed before" in done["state"]["message"]

@@ -1,0 +1,63 @@
+"""`rawseq up`: one stack per folder, on loopback, behind a password if wanted, gone after Ctrl-C."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import urllib.error
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.browser.conftest import Up, start_up, stop_up, until
+
+AUTH = "rawseq:hunter2"
+
+
+def listening(process: psutil.Process) -> set[str]:
+    """Return the addresses that a process and its children listen on."""
+    return {
+        connection.laddr.ip
+        for each in [process, *process.children(recursive=True)]
+        for connection in each.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+@pytest.mark.timeout(1800)
+def test_a_stack_from_start_to_ctrl_c(tmp_path: Path) -> None:
+    """A second `up` tells of the first; the API wants the password; Ctrl-C cancels the run, nothing stays."""
+    started = start_up(tmp_path, env={"PREFECT_SERVER_API_AUTH_STRING": AUTH})
+    assert started.process is not None
+    try:
+        second = subprocess.run(
+            [sys.executable, "-m", "deployments.main", "up", "--json"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert second.returncode == 0, second.stderr
+        assert f"already running as process {started.process.pid}" in second.stderr
+        assert json.loads(second.stdout) == started.addresses
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            started.ask("flow_runs/filter", {})
+        assert refused.value.code == 401
+        up = Up(started.addresses, started.process, started.folder, AUTH)
+        stack = psutil.Process(started.process.pid)
+        assert listening(stack) == {"127.0.0.1"}
+        run_id = up.ask(f"deployments/{up.deployment()['id']}/create_flow_run", {})["id"]
+        until(
+            lambda: len(list((up.folder / "store").rglob("receipts/*.json"))) > 0,
+            lambda: f"expected a receipt, got {up.run(run_id)['state']}",
+        )
+        family = stack.children(recursive=True)
+    finally:
+        said = stop_up(started)
+    assert "run demo cancelled" in said
+    assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    with sqlite3.connect(up.folder / "prefect" / "prefect.db") as database:
+        states = dict(database.execute("select name, state_name from flow_run").fetchall())
+    assert states == {"demo": "Cancelled"}
+    assert AUTH not in said
