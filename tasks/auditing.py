@@ -1,17 +1,26 @@
 """The audit of a stored dataset, whole: what `rawseq verify` and the flow `audit-dataset` both are."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Final
 
 import attrs
 
 from tasks.errors import DataError, IdentityError, JobError, TokenizerError
+from tasks.rescoring import Rescore, rescored
+from tasks.spec import StoreSpec
 from tasks.storage.audit import RowCheck, audit
 from tasks.storage.audit_report import AuditReport, Check
 from tasks.storage.audit_rows import BatchRows
 from tasks.storage.audit_sources import source_notices
-from tasks.storage.store import ObjectStore
+from tasks.storage.sample import RowSample
+from tasks.storage.store import ObjectStore, find_job
 from tasks.stored import grammar_of, job_of
 from tasks.tokens.check import check_rows
+
+PROBLEMS_SHOWN: Final = 20
+"""Problems of one check in the table of findings."""
 
 
 def audit_store(
@@ -44,6 +53,40 @@ def audit_store(
     except (DataError, JobError):
         return report  # job.json is what is wrong, and the report says so
     return attrs.evolve(report, notices=report.notices + notices)
+
+
+def audit_at(
+    store: StoreSpec, credentials: Mapping[str, str] | None, rows: int, seed: int
+) -> tuple[AuditReport, RowSample]:
+    """Audit the job at an address; return the report, and so many of its rows chosen by hash. Blocks."""
+    sample = RowSample(rows, seed)
+    with closing(find_job(store, credentials=credentials)) as opened:
+        return audit_store(opened, credentials=credentials, see=sample.see), sample
+
+
+async def rescored_at(
+    store: StoreSpec,
+    credentials: Mapping[str, str] | None,
+    report: AuditReport,
+    sample: RowSample,
+    ask: Rescore,
+) -> AuditReport:
+    """Return the report with the check `rescored`, for the job at an address; raises as `rescore`."""
+    with closing(await asyncio.to_thread(find_job, store, credentials=credentials)) as opened:
+        return await rescored(report, opened, sample.rows(), ask)
+
+
+def findings(report: AuditReport) -> list[dict[str, str]]:
+    """Return the report as rows of a table: every check, below each its first problems, the last line."""
+    table = []
+    for check in report.checks:
+        passed = "no" if check.failed else "yes"
+        table.append({"check": check.name, "passed": passed, "finding": f"{check.failed} of {check.checked}"})
+        for problem in check.problems[:PROBLEMS_SHOWN]:
+            table.append({"check": check.name, "passed": "", "finding": str(problem)})
+    table += [{"check": "notice", "passed": "", "finding": notice} for notice in report.notices]
+    verdict = "yes" if report.trainable else "no"
+    return [*table, {"check": "trainable", "passed": verdict, "finding": report.reason}]
 
 
 def with_check(report: AuditReport, check: Check) -> AuditReport:

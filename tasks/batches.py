@@ -178,7 +178,12 @@ def render(
     conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
     spec = run.spec
     rules = TurnRules(
-        sampling or run.sampling, run.limits, spec.model.control_tokens, spec.tools.match, run.mixes
+        sampling or run.sampling,
+        run.limits,
+        spec.model.control_tokens,
+        spec.tools.match,
+        run.mixes,
+        spec.sampling.logprobs_share,
     )
     rounds = spec.policy.rounds if spec.policy.on_length == "continue" else 0
     turns = BatchTurns(conversations, run.grammar, rules, rounds)

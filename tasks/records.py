@@ -111,6 +111,7 @@ class Request:
         sample: zero-based sample of its prompt.
         affinity: rows with equal affinity prefer one server (prefix cache).
         sampling: fields that differ from the job's resolved sampling for this row (a mixture's choice).
+        logprobs: whether the log probabilities of its output ids are asked for; they go to its facts.
     """
 
     row_id: str
@@ -121,6 +122,7 @@ class Request:
     sample: int = 0
     affinity: str = ""
     sampling: dict[str, Any] = attrs.field(factory=dict)
+    logprobs: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.input_ids.dtype != np.int32 or self.input_ids.size == 0:

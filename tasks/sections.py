@@ -194,6 +194,7 @@ class SamplingSpec(Section):
         8,
         identity=True,
     )
+    logprobs_share: float = field(0.0, "Share of rows whose log probabilities are kept.", 9, ge=0, le=1)
 
     @field_validator("top_k")
     @classmethod

@@ -1,6 +1,7 @@
 """Ways to change a finished job, as somebody would who can write to its store."""
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -135,3 +136,26 @@ def accept_rejected(t: Tampering) -> None:
     rejected = pq.read_table(io.BytesIO(t.store.get(t.file("rejected")))).to_pylist()[0]
     row = {key: value for key, value in rejected.items() if key not in ("verdict_offset", "detail", "reply")}
     t.forge(lambda rows: rows.append(row))
+
+
+def plant(t: Tampering, row_id: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change one row of batch 1 and make everything else fit: receipt, frequencies, provenance."""
+    changed: list[dict[str, Any]] = []
+
+    def edit(rows: list[dict[str, Any]]) -> None:
+        change(next(row for row in rows if row["row_id"] == row_id))
+        changed.extend(rows)
+
+    t.forge(edit)
+    outputs = {row["row_id"]: row["input_ids"][row["prompt_length"] :] for row in changed}
+    counts = sorted(Counter(token for ids in outputs.values() for token in ids).items())
+    t.forge(
+        lambda rows: rows.__setitem__(slice(None), [{"id": i, "count": n} for i, n in counts]), "frequencies"
+    )
+
+    def recount(rows: list[dict[str, Any]]) -> None:
+        row = next(row for row in rows if row["row_id"] == row_id)
+        facts = orjson.loads(row["facts"]) | {"completion_tokens": len(outputs[row_id])}
+        row["facts"] = orjson.dumps(facts).decode()
+
+    t.forge(recount, "provenance")

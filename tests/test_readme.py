@@ -15,11 +15,15 @@ import yaml
 
 from deployments.demo.home import DemoHome
 from deployments.presets import STANDIN_MODEL
+from deployments.standin.launch import running_standin_sync
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
-RAN = ("make demo", "rawseq show", "rawseq run")
+RAN = ("make demo", "rawseq show", "rawseq run", "rawseq verify")
+SERVER = "http://127.0.0.1:30000"
+"""What the README calls a server: an embedded one on a free port takes its place."""
+
 WIDTH = "110"
 
 
@@ -29,9 +33,9 @@ def blocks() -> list[tuple[str, str]]:
     return [(command, output) for command, output in found if command.startswith(RAN)]
 
 
-def run(command: str, folder: Path, env: dict[str, str]) -> str:
+def run(command: str, folder: Path, env: dict[str, str], url: str) -> str:
     """Run one command of the README in `folder` and return what a person reads: stderr's errors, stdout."""
-    words = command.replace("make demo", "rawseq demo").split()[1:]
+    words = command.replace("make demo", "rawseq demo").replace(SERVER, url).split()[1:]
     done = subprocess.run(
         [sys.executable, "-m", "deployments.main", *words],
         cwd=folder,
@@ -43,7 +47,7 @@ def run(command: str, folder: Path, env: dict[str, str]) -> str:
     if done.returncode:
         error = done.stderr.splitlines()[-1] if done.stderr else ""
         return f"{error}\n"
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip() + "\n"
+    return "\n".join(line.rstrip() for line in done.stdout.replace(url, SERVER).splitlines()).rstrip() + "\n"
 
 
 def prepare(folder: Path) -> None:
@@ -72,11 +76,12 @@ def words(text: str) -> str:
 
 
 def test_the_readme_shows_what_its_commands_print(tmp_path: Path, rawseq_env: dict[str, str]) -> None:
-    """Demo, demo again, a sequence and a refusal read as the README says, but for numbers."""
+    """Demo, demo again, a sequence, a refusal and an audit read as the README says, but for numbers."""
     prepare(tmp_path)
     try:
-        for command, output in blocks():
-            assert words(run(command, tmp_path, rawseq_env)) == words(output), command
+        with running_standin_sync([], tmp_path / "standin.log") as url:
+            for command, output in blocks():
+                assert words(run(command, tmp_path, rawseq_env, url)) == words(output), command
     finally:
         DemoHome(tmp_path).end_standins()
 
@@ -99,7 +104,8 @@ def write(folder: Path) -> None:
     """Write the outputs into the README."""
     prepare(folder)
     text = README.read_text()
-    outputs = [(command, run(command, folder, dict(os.environ))) for command, _ in blocks()]
+    with running_standin_sync([], folder / "standin.log") as url:
+        outputs = [(command, run(command, folder, dict(os.environ), url)) for command, _ in blocks()]
     pieces = iter(outputs)
 
     def filled(match: re.Match[str]) -> str:

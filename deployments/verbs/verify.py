@@ -1,19 +1,29 @@
 """`rawseq verify STORE`: re-read everything and say whether it can be trained on."""
 
+import asyncio
 import json
 from functools import partial
 from typing import Any
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 
 from deployments.console import checks_table, output
 from deployments.store_argument import opened_store
 from tasks.auditing import audit_store
+from tasks.errors import JobError
+from tasks.likelihood import TOLERANCE
+from tasks.rescoring import Rescore, rescored
+from tasks.spec import ServersSpec
 from tasks.storage.audit_report import Problem
 from tasks.storage.orphans import collect_orphans as remove_orphans
+from tasks.storage.sample import RowSample
 
 SHOWN_PROBLEMS = 20
+
+READY_SECONDS = 30.0
+"""How long the server of --rescore is waited for."""
 
 
 @click.command(short_help="Re-read everything: trainable or not, and why.")
@@ -28,14 +38,30 @@ SHOWN_PROBLEMS = 20
     help="Least age of an orphan; a younger one may be about to be committed.",
 )
 @click.option("--sources/--no-sources", default=True, help="Also compare the prompt files with the plan.")
+@click.option("--rescore", metavar="URL", help="Also send a sample of rows to this SGLang server.")
+@click.option("--sample", default=64, show_default=True, type=click.IntRange(1, 100_000), help="Its rows.")
+@click.option("--seed", default=0, show_default=True, help="Of the choice of rows.")
+@click.option(
+    "--tolerance",
+    default=TOLERANCE,
+    show_default=True,
+    type=click.FloatRange(0.001, 10),
+    help="Nats by which log probabilities may differ.",
+)
+@click.option("--api-key-env", help="Name of the environment variable that holds the API key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(store: str, collect_orphans: bool, older_than_seconds: float, sources: bool, as_json: bool) -> int:
+def verify(store: str, collect_orphans: bool, older_than_seconds: float, as_json: bool, **how: Any) -> int:
     """Check every receipt, shard, sha256, grammar, count and row id of STORE.
 
-    The last line says whether it can be trained on, and why not. Exit 0 trainable, 1 not.
+    With --rescore a sample of the rows is prefilled with log probabilities, to see whether the model can have
+    made these ids. The last line says whether STORE can be trained on, and why not. Exit 0 trainable, 1 not.
     """
+    ask = _rescore(how)
+    sample = RowSample(ask.rows, ask.seed) if ask else None
     with opened_store(store) as opened:
-        result = audit_store(opened, sources=sources)
+        result = audit_store(opened, sources=how["sources"], see=sample.see if sample else None)
+        if ask and sample:
+            result = asyncio.run(rescored(result, opened, sample.rows(), ask))
         answer = result.as_json()
         if collect_orphans:
             deleted, young = remove_orphans(opened, answer["job_id"], older_than_seconds)
@@ -45,6 +71,23 @@ def verify(store: str, collect_orphans: bool, older_than_seconds: float, sources
     else:
         _print(answer)
     return 0 if answer["trainable"] else 1
+
+
+def _rescore(how: dict[str, Any]) -> Rescore | None:
+    """Return what re-scoring is to do, None when it is not asked for.
+
+    Raises:
+        JobError: no server address, or one with credentials in it.
+    """
+    if how["rescore"] is None:
+        return None
+    try:
+        servers = ServersSpec(
+            urls=[how["rescore"]], api_key_env=how["api_key_env"], ready_timeout_seconds=READY_SECONDS
+        )
+    except ValidationError:
+        raise JobError("--rescore: expected http://host:port without credentials or query") from None
+    return Rescore(servers, how["sample"], how["seed"], how["tolerance"])
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -90,19 +90,20 @@ class ServerClient:
             self._session = None
 
     async def call(
-        self, method: str, path: str, body: Any = None, timeout_seconds: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        timeout_seconds: float | None = None,
+        most_bytes: int = INFO_BYTES,
     ) -> tuple[int, bytes]:
-        """Make one bounded call and return (status, body).
-
-        Raises:
-            AttemptError: `transport` when no whole reply came in time.
-        """
+        """Make one bounded call, return (status, body); `AttemptError` when no whole reply came in time."""
         limits = aiohttp.ClientTimeout(
             total=timeout_seconds or self.access.info_timeout_seconds,
             sock_connect=self.access.connect_timeout_seconds,
         )
         data = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        return await self._exchange(method, path, data, limits, INFO_BYTES)
+        return await self._exchange(method, path, data, limits, most_bytes)
 
     async def _exchange(
         self, method: str, path: str, data: bytes | None, limits: aiohttp.ClientTimeout, most_bytes: int

@@ -17,6 +17,7 @@ from tasks.records import MAX_ID, Completion, Ids, Request
 from tasks.serving.gates import knows_seed
 from tasks.serving.idlist import split_ids
 from tasks.serving.outcomes import AttemptError, cut_body, read_error, short_value
+from tasks.serving.scoring import kept_logprobs
 from tasks.verdicts import Code
 
 SAMPLING_DEFAULTS: Final[dict[str, Any]] = {
@@ -84,6 +85,8 @@ def build_payload(
     else:
         params.pop("sampling_seed", None)
     body = {"rid": rid, "input_ids": request.input_ids, "sampling_params": params, "stream": False}
+    if request.logprobs:
+        body |= {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 0}
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -127,13 +130,14 @@ def read_reply(request: Request, status: int, body: bytes, sent: Sent) -> Comple
     if kind not in ("stop", "length"):
         raise AttemptError("aborted", f"{where}: expected finish stop or length, got {short_value(finish)}")
     matched = finish.get("matched")
+    output = _output_ids(reply.get("output_ids"), where) if ids is None else _narrow(ids, where)
     return Completion(
         row_id=request.row_id,
         input_ids=request.input_ids,
-        output_ids=_output_ids(reply.get("output_ids"), where) if ids is None else _narrow(ids, where),
+        output_ids=output,
         finish_reason=kind,
         matched_stop=matched if isinstance(matched, int) and not isinstance(matched, bool) else None,
-        facts=_facts(meta, sent),
+        facts=_facts(meta, sent) | (kept_logprobs(meta, output) if request.logprobs else {}),
     )
 
 

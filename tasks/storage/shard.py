@@ -81,9 +81,14 @@ def encode_rejected(checked: CheckedBatch) -> bytes:
     columns = _row_columns(checked, rows) | {
         "verdict_offset": [verdict.offset for verdict in verdicts],
         "detail": [verdict.detail for verdict in verdicts],
-        "reply": [_json(checked.completions[row].facts) for row in rows],
+        "reply": [_json(_without_logprobs(checked.completions[row].facts)) for row in rows],
     }
     return _to_bytes(pa.table(columns, REJECTED_SCHEMA), _rows_per_group(checked, rows))
+
+
+def _without_logprobs(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reply facts as a rejected file keeps them: log probabilities are provenance alone."""
+    return {name: value for name, value in facts.items() if name != "logprobs"}
 
 
 def _row_columns(checked: CheckedBatch, rows: NDArray[np.intp]) -> dict[str, Any]:

@@ -62,6 +62,10 @@ def merge_rounds(before: Completion, after: Completion) -> Completion:
         "rounds": rounds,
         "continuations": len(rounds) - 1,
     }
+    if "logprobs" in facts:  # kept of every round, or of none
+        facts["logprobs"] = [*before.facts.get("logprobs", ()), *facts["logprobs"]]
+    if len(facts.get("logprobs", ())) != before.output_ids.size + after.output_ids.size:
+        facts.pop("logprobs", None)
     served = after.facts.get("finish_reason")
     if isinstance(served, Mapping) and "length" in served:
         facts["finish_reason"] = {**served, "length": before.output_ids.size + served["length"]}

@@ -73,6 +73,18 @@ def _check_bounds(sampling: Mapping[str, Any], where: str) -> None:
         raise JobError(f"{where}.{first['loc'][0]}: {message}, got {first['input']!r}") from None
 
 
+def sampling_of(mixes: Sequence[Mix], resolved: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return how a row was drawn.
+
+    Args:
+        mixes: the job's.
+        resolved: the job's resolved sampling.
+        name: the row's choice, as stored in it; "" without a mixture.
+    """
+    chosen = next((mix.sampling for mix in mixes if mix.name == name), {})
+    return {**resolved, **chosen}
+
+
 def choose_mix(mixes: Sequence[Mix], job_seed: int, conversation: str) -> Mix | None:
     """Return the entry for a conversation, None without a mixture: by hash, whatever the order or the batch.
 

@@ -13,7 +13,7 @@ from tasks.tokens.conversations import Conversation
 from tasks.tokens.grammar import Grammar, check_row
 from tasks.tokens.mixture import Mix, choose_mix
 from tasks.tokens.replies import answer_message
-from tasks.tokens.sampling import LengthLimits, ResolvedSampling, row_cap, row_seed
+from tasks.tokens.sampling import LengthLimits, ResolvedSampling, keeps_logprobs, row_cap, row_seed
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import Vocabulary
 from tasks.verdicts import CANONICAL, Code
@@ -34,6 +34,7 @@ class TurnRules:
         policy: for text that spells a control token: `refuse` or `as_text`.
         match: which recorded tool result answers which regenerated call: `position`, `name`, `name_args`.
         mixes: ways of drawing rows, chosen by hash; empty: one way.
+        logprobs_share: share of rows whose log probabilities are kept, chosen by hash.
     """
 
     resolved: ResolvedSampling
@@ -41,6 +42,7 @@ class TurnRules:
     policy: str = "refuse"
     match: str = "name_args"
     mixes: tuple[Mix, ...] = ()
+    logprobs_share: float = 0.0
 
     def mix_of(self, conversation: Conversation) -> Mix | None:
         """Return how the rows of a conversation are drawn; None without a mixture."""
@@ -160,6 +162,7 @@ def _request(
         sample=conversation.sample,
         affinity=conversation.name,
         sampling=rules.sampling_of(conversation),
+        logprobs=keeps_logprobs(rules.resolved.seed, name, rules.logprobs_share),
     )
     return Step(tuple(answers), request)
 

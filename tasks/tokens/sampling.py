@@ -94,6 +94,12 @@ def row_seed(job_seed: int, row_id: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+def keeps_logprobs(job_seed: int, row_id: str, share: float) -> bool:
+    """Whether a row is among the share whose log probabilities are kept: by hash, whatever the order."""
+    digest = hashlib.sha256(f"logprobs:{job_seed}:{row_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
 class ServerLengths(Protocol):
     """What a server says of its lengths; a field it does not tell is None."""
 

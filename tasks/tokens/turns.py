@@ -139,6 +139,7 @@ class BatchTurns:
             turn=conversation.turns[turn],
             sample=conversation.sample,
             sampling=rules.sampling_of(conversation),
+            logprobs="logprobs" in partial.facts,
         )
 
 

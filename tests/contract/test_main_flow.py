@@ -49,7 +49,7 @@ def test_a_genuine_server_is_restarted_and_used(
         write_prompts(tmp_path / "p.jsonl", RECORDS),
         tmp_path / "out",
         servers={"restart": "local", "ready_timeout_seconds": START_SECONDS},
-        sampling={"max_new_tokens": 128},
+        sampling={"max_new_tokens": 128, "logprobs_share": 0.5},
         batch={"rows": 4},
     )
     ran = rawseq(rawseq_env, tmp_path, "run", str(job))
@@ -62,8 +62,10 @@ def test_a_genuine_server_is_restarted_and_used(
     assert after.pid != before.pid
     assert after.argv == without_flags(before.argv) != before.argv
     assert (after.env, after.cwd) == (before.env, before.cwd)
-    verified = rawseq(rawseq_env, tmp_path, "verify", str(tmp_path / "out"))
+    verified = rawseq(rawseq_env, tmp_path, "verify", str(tmp_path / "out"), "--rescore", genuine_url)
     assert (verified["trainable"], verified["orphans"]) == (True, [])
+    assert verified["checks"][-1]["name"] == "rescored"
+    assert verified["checks"][-1]["checked"] > 2 * verified["rows"]["accepted"]
     made = [path for path in (tmp_path / "out").rglob("provenance/*") if path.is_file()]
     served = [row for path in made for row in pq.read_table(path).to_pylist()]
     assert len(served) == ROWS
