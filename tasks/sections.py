@@ -132,9 +132,7 @@ class ServersSpec(Section):
         "the parser, with {url}, {host} and {port} filled in. start must return, not stay.",
         8,
     )
-    restart_busy: bool = field(
-        False, "Restart a server although it still works for others after the drain time.", 9
-    )
+    restart_busy: bool = field(False, "Restart a server that still works for others after draining.", 9)
     also_remove: list[Literal["tool_call_parser", "enable_strict_thinking"]] = field(
         [],
         "Further SGLang flags that a server must not have on: it is refused or restarted for them as for a "
