@@ -58,9 +58,6 @@ CREDENTIAL_KEYS = ("aws_access_key_id", "aws_secret_access_key")
 GENERATE_RETRY_SECONDS = [10.0, 60.0, 300.0]
 """Waits between attempts of the generate step; each resumes from the journal."""
 
-AUDIT_RETRY_SECONDS = [10.0, 60.0]
-"""Waits between attempts of the audit's steps; each reads everything again."""
-
 
 async def _may_help(task_: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
     """Say whether a retry can help: only errors that say so of themselves (`RawseqError.retry`)."""
@@ -278,14 +275,14 @@ async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
     return summary
 
 
-@task(
-    name="audit_store",
-    task_run_name="audit_store {store.uri}",
-    retries=len(AUDIT_RETRY_SECONDS),
-    retry_delay_seconds=AUDIT_RETRY_SECONDS,
-    retry_condition_fn=_may_help,
-    **STEP,
-)
+AUDIT: dict[str, Any] = STEP | {
+    "retries": 2,
+    "retry_delay_seconds": [10.0, 60.0],
+    "retry_condition_fn": _may_help,
+}
+
+
+@task(name="audit_store", task_run_name="audit_store {store.uri}", **AUDIT)
 async def audit_store(store: StoreSpec, rows: int, seed: int) -> tuple[AuditReport, RowSample]:
     """Re-read everything of a job, and choose rows to be re-scored."""
     credentials = await load_credentials(store)
@@ -294,14 +291,7 @@ async def audit_store(store: StoreSpec, rows: int, seed: int) -> tuple[AuditRepo
     return report, sample
 
 
-@task(
-    name="rescore_rows",
-    task_run_name="rescore_rows {ask.rows}",
-    retries=len(AUDIT_RETRY_SECONDS),
-    retry_delay_seconds=AUDIT_RETRY_SECONDS,
-    retry_condition_fn=_may_help,
-    **STEP,
-)
+@task(name="rescore_rows", task_run_name="rescore_rows {ask.rows}", **AUDIT)
 async def rescore_rows(store: StoreSpec, report: AuditReport, sample: RowSample, ask: Rescore) -> AuditReport:
     """Send the chosen rows to a server, and add what it thinks of their ids to the report."""
     credentials = await load_credentials(store)
