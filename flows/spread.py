@@ -37,7 +37,7 @@ LOOK_SECONDS = 5.0
 """How often the ledger and the flow runs are looked at: two API calls and one listing."""
 
 LOOK_SHARE = 0.05
-"""A look that takes long (a listing of a million receipts) is made less often: at most this share of time."""
+"""A listing that takes long (of a million receipts) is made less often: at most this share of the time."""
 
 END_SECONDS = 30.0
 """How long processes of this machine may take to close their journals when the run is stopped."""
@@ -131,6 +131,7 @@ async def _look(client: PrefectClient, job: JobSpec, place: UUID | None, spread:
     """Look at ledger and flow runs once, start what is due, and wait for the next look."""
     run, began = current_run(), time.monotonic()
     await run.in_thread(count_committed, run, spread.seen)
+    took = time.monotonic() - began
     try:
         under_way = list(spread.afoot)
         for first in range(0, len(under_way), PAGE):
@@ -144,7 +145,7 @@ async def _look(client: PrefectClient, job: JobSpec, place: UUID | None, spread:
     except UNSEEN as error:
         get_run_logger().warning("the Prefect server does not answer: flow runs go on unseen: %s", error)
     if spread.goes_on:
-        await asyncio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
+        await asyncio.sleep(max(LOOK_SECONDS, took / LOOK_SHARE))
 
 
 async def _judge(client: PrefectClient, spread: Spread, each: RangeRun, seen: FlowRun | None) -> None:

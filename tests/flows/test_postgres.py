@@ -176,7 +176,7 @@ def test_workers_die_and_the_dataset_is_the_same(
         [sys.executable, "-m", "deployments.register"], env=environments[0], check=True, timeout=240
     )
     main = ["deployments.main", "run", str(job), "--workers", str(WORKERS), "--json"]
-    serve = ["prefect", "worker", "start", "--pool", "rawseq", "--type", "process"]
+    serve = ["prefect", "worker", "start", "--pool", "rawseq", "--type", "process", "--limit", "1"]
     with ExitStack() as stack:
         workers = [
             stack.enter_context(started([*serve, "--name", f"worker{number}"], folder, environment))
