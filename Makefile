@@ -82,6 +82,19 @@ $(OLD_VENV)/.ready: .ci/transformers4.lock.txt pyproject.toml
 test-ceph: $(VENV)/.test-ready
 	$(BIN)/python -m tests.tasks.storage.ceph
 
+# gpt-oss with its genuine tokenizer, which only npm has (needs Node); elsewhere it is a sketch.
+.PHONY: test-npm
+NPM := .npm
+test-npm: $(VENV)/.test-ready $(NPM)/.ready
+	RAWSEQ_NPM=$(CURDIR)/$(NPM)/node_modules $(BIN)/python -m pytest -k gpt-oss \
+	  tests/tasks/tokens tests/corruption
+
+$(NPM)/.ready: .ci/npm/package-lock.json
+	mkdir -p $(NPM)
+	cp .ci/npm/package.json .ci/npm/package-lock.json $(NPM)
+	cd $(NPM) && npm ci --ignore-scripts --no-audit --no-fund --silent
+	touch $@
+
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

