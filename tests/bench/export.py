@@ -19,11 +19,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict
 from tasks.spec import StoreSpec
+from tasks.storage.ledger import Ledger
 from tasks.storage.store import find_job
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
-from tests.stores import RESOLVED, Row, answer, make_store, prompt_of
+from tests.stores import RESOLVED, commit_checked, make_store
 
 ROWS, IDS = 250, 4096
 """A batch of a thinking model: about a million ids."""
@@ -35,18 +37,34 @@ RESOLVED_LARGE = RESOLVED | {"tokenizer": RESOLVED["tokenizer"] | {"size": 151_0
 
 
 def build(folder: Path, megabytes: int) -> None:
-    """Commit a dataset whose JSON lines take about so many megabytes."""
-    rng = np.random.default_rng(megabytes)
-    count = max(1, round(megabytes * 1e6 / (ROWS * IDS * BYTES_PER_ID)))
+    """Commit a dataset whose JSON lines take about so many megabytes; all rows differ."""
+    ids = np.random.default_rng(megabytes).integers(1000, 150_000, (ROWS, IDS)).astype(np.int32)
+    ledger_store = make_store(folder, [], resolved=RESOLVED_LARGE)
+    ledger = Ledger(ledger_store, str(Ledger(ledger_store, "").job()["job_id"]))
+    for number in range(max(1, round(megabytes * 1e6 / (ROWS * IDS * BYTES_PER_ID)))):
+        commit_checked(ledger, batch_of(number, (ids + number) % 150_000), number * ROWS)
 
-    def batch(number: int) -> list[Row]:
-        ids = rng.integers(1000, 150_000, (ROWS, IDS - 7)).tolist()
-        return [
-            Row(f"b{number}r{row}", prompt_of(*part[:500]), answer(part[500:3000], part[3000:]))
-            for row, part in enumerate(ids)
-        ]
 
-    make_store(folder, (batch(number) for number in range(count)), resolved=RESOLVED_LARGE)
+def batch_of(number: int, ids: np.ndarray) -> CheckedBatch:
+    """Return a batch of int32[ROWS, IDS]: 500 ids of prompt, 2,500 of reasoning, then content."""
+    names = tuple(f"s:b{number}r{row}#t0~s0" for row in range(ROWS))
+    segments = (Segment("prompt", 0, 500), Segment("reasoning", 500, 3000), Segment("content", 3000, IDS))
+    none = np.zeros(ROWS, np.int16)
+    return CheckedBatch(
+        batch=number,
+        row_ids=names,
+        inputs=Ragged.from_rows(list(ids[:, :500])),
+        outputs=Ragged.from_rows(list(ids[:, 500:])),
+        verdicts=(Verdict("complete", -1, segments),) * ROWS,
+        accepted=np.ones(ROWS, np.bool_),
+        completions=tuple(
+            Completion(name, row[:500], row[500:], "stop", int(row[-1]))
+            for name, row in zip(names, ids, strict=True)
+        ),
+        turns=none,
+        samples=none,
+        metadata=("{}",) * ROWS,
+    )
 
 
 def peak_mb() -> int:

@@ -8,6 +8,7 @@ The target's last state at a position is faked as the id that follows it; -1 beh
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def mapping(folder: Path, size: int) -> dict[str, bool]:
     counts = torch.load(folder / "token_freq.pt", weights_only=True)
     ours = torch.load(folder / "vocab_mapping.pt", weights_only=True)
     validate_vocab_mapping_consistency(ours["t2d"], ours["d2t"])
-    d2t, t2d = process_token_dict_to_mappings(dict(counts), len(ours["d2t"]), size)
+    d2t, t2d = process_token_dict_to_mappings(Counter(counts), len(ours["d2t"]), size)
     chosen = sorted(counts[int(i)] for i in torch.nonzero(t2d).flatten() if int(i) in counts)
     mine = sorted(counts[int(i)] for i in torch.nonzero(ours["t2d"]).flatten() if int(i) in counts)
     return {"same_size": d2t.shape == ours["d2t"].shape, "same_counts": chosen == mine}

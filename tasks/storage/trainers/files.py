@@ -128,7 +128,10 @@ class Progress:
         data = self._path.read_bytes() if self._path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]  # a killed run may leave half a line
         for line in whole.splitlines():
-            part = Part(**orjson.loads(line))
+            try:
+                part = Part(**orjson.loads(line))
+            except (orjson.JSONDecodeError, TypeError):
+                break  # not a line of ours: what it named is written again
             if self._stands(part):
                 self.finished[part.name] = part
         write_file(self._path, b"".join(_line(part) for part in self.finished.values()))
