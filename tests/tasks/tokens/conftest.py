@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+import transformers
 
 from tasks.spec import ModelSpec
 from tasks.tokens.grammar import Grammar, discover_grammar
@@ -17,6 +18,19 @@ from tests.tasks.tokens.model_folders import (
     tiny_kimi_folder,
 )
 from tests.tasks.tokens.sketches import SKETCHES, sketch_args, sketch_folder
+
+TOO_NEW = "glm-5"
+"""Its configs name a tokenizer class that only transformers 5.x has."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On transformers 4.57 leave out the families that it refuses to load."""
+    if not transformers.__version__.startswith("4."):
+        return
+    left_out = [item for item in items if TOO_NEW in item.name]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
 
 Load = Callable[[str, bool], tuple[Vocabulary, Grammar]]
 

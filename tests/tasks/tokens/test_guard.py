@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from tasks.errors import TokenizerError
 from tasks.spec import ModelSpec
@@ -156,3 +157,10 @@ def test_names_and_decoding_are_total(load: Load) -> None:
     assert vocabulary.name_of(vocabulary.control_ids["</think>"]) == "</think>"
     assert vocabulary.name_of(10_000_000) == "''"
     assert vocabulary.decode([104, 105, 10_000_000, -1]) == "hi"
+
+
+@pytest.mark.skipif(not transformers.__version__.startswith("4."), reason="make test-transformers4")
+def test_a_class_that_this_transformers_lacks_is_named(model_folder: Folder) -> None:
+    """A model that needs transformers 5.x is refused on 4.57, with what it asked for."""
+    with pytest.raises(TokenizerError, match=r"cannot load.*TokenizersBackend"):
+        load_vocabulary(spec(model_folder("glm-5")))
