@@ -10,17 +10,18 @@ import pytest
 from deployments.presets import STANDIN_MODEL
 from tasks.errors import IdentityError, SourceError
 from tasks.exporting import export_opened
-from tasks.records import CheckedBatch, Completion, Ragged, as_ids
+from tasks.records import CheckedBatch, Completion, Ragged, Verdict, as_ids
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
 from tasks.storage.trainers.options import ExportOptions
 from tasks.tokens.check import check_rows
-from tasks.tokens.grammar import discover_grammar
-from tasks.tokens.sampling import LengthLimits, resolve_sampling
-from tasks.tokens.turns import BatchTurns, plan_conversations
-from tasks.tokens.vocabulary import load_vocabulary
+from tasks.tokens.conversations import Conversation, plan_conversations
+from tasks.tokens.grammar import Grammar, discover_grammar
+from tasks.tokens.replies import answer_message
+from tasks.tokens.template import render
+from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 from tests.jobs import write_prompts
 from tests.stores import commit_checked
 from tests.trainers.conftest import Read
@@ -28,20 +29,29 @@ from tests.trainers.conftest import Read
 RECORDS = 9
 
 
-def answered(turns: BatchTurns, encode: Any) -> list[Completion]:
-    """Return a made-up answer to every turn, each later prompt built on the answer before."""
-    requests, unsent = turns.open({})
-    assert not unsent
-    found: dict[str, Completion] = {}
-    for number, request in enumerate(requests, start=1):
-        following: Any = request
-        while following is not None:
-            text = f"Let me see: {number}.</think>It is {number}, of turn {following.turn}.<|im_end|>"
-            ids = as_ids(encode(text))
-            row = Completion(following.row_id, following.input_ids, ids, "stop", int(ids[-1]))
-            found[row.row_id] = row
-            following, _ = turns.follow(row)
-    return [found[name] for name in turns.row_ids]
+def answered(conversation: Conversation, vocabulary: Vocabulary, grammar: Grammar) -> list[Completion]:
+    """Return a made-up answer to every turn, each later prompt rendered behind the answer before."""
+    rows: list[Completion] = []
+    answers: list[list[dict[str, Any]]] = []
+    for turn, name in enumerate(conversation.row_ids):
+        messages, own = conversation.history(turn, answers)
+        prompt = render(vocabulary, messages, own=own)
+        text = f"Let me see {turn}.</think>It is the answer of turn {turn}.<|im_end|>"
+        output = as_ids(vocabulary.tokenizer.encode(text))
+        rows.append(Completion(name, prompt, output, "stop", int(output[-1])))
+        verdict = judged(grammar, rows[-1:])[0]
+        answers.append([answer_message(vocabulary, grammar, rows[-1], verdict)])
+    return rows
+
+
+def judged(grammar: Grammar, rows: list[Completion]) -> tuple[Verdict, ...]:
+    """Return the rows' verdicts: all complete."""
+    inputs, outputs = (
+        Ragged.from_rows([getattr(row, kind) for row in rows]) for kind in ("input_ids", "output_ids")
+    )
+    verdicts = tuple(check_rows(grammar, inputs, outputs, rows))
+    assert {verdict.code for verdict in verdicts} == {"complete"}
+    return verdicts
 
 
 @pytest.fixture
@@ -62,27 +72,21 @@ def store(tmp_path: Path) -> ObjectStore:
     made = open_store(spec.store, spec.job_id)
     ledger, sources = Ledger(made, spec.job_id), open_sources(spec.prompts)
     ledger.open_job(spec, resolved)
-    sampling = resolve_sampling(spec.sampling, vocabulary, grammar)
     for batch in ledger.extend_plan(sources, spec, sha256_hex(canonical(resolved))).batches:
         conversations = plan_conversations(sources.read(batch), "each", 1)
-        turns = BatchTurns(conversations, vocabulary, grammar, sampling, LengthLimits())
-        rows = answered(turns, vocabulary.tokenizer.encode)
-        inputs, outputs = (
-            Ragged.from_rows([getattr(row, name) for row in rows]) for name in ("input_ids", "output_ids")
-        )
-        verdicts = tuple(check_rows(grammar, inputs, outputs, rows))
-        assert {verdict.code for verdict in verdicts} == {"complete"}
+        rows = [row for each in conversations for row in answered(each, vocabulary, grammar)]
+        turns = [turn for each in conversations for turn in each.turns]
         checked = CheckedBatch(
             batch=batch.index,
-            row_ids=turns.row_ids,
-            inputs=inputs,
-            outputs=outputs,
-            verdicts=verdicts,
+            row_ids=tuple(row.row_id for row in rows),
+            inputs=Ragged.from_rows([row.input_ids for row in rows]),
+            outputs=Ragged.from_rows([row.output_ids for row in rows]),
+            verdicts=judged(grammar, rows),
             accepted=np.ones(len(rows), np.bool_),
             completions=tuple(rows),
-            turns=turns.turn_numbers,
-            samples=turns.sample_numbers,
-            metadata=turns.metadata,
+            turns=np.array(turns, np.int16),
+            samples=np.zeros(len(rows), np.int16),
+            metadata=("{}",) * len(rows),
         )
         commit_checked(ledger, checked, batch.start)
     return made
@@ -108,9 +112,9 @@ def test_conversations_say_what_was_said(tmp_path: Path, store: ObjectStore) -> 
     second = [(m["role"], m["content"], m["reasoning_content"]) for m in lines["p:p2#t1~s0"]["conversations"]]
     assert second == [
         ("user", "What is 2+2?", ""),
-        ("assistant", "It is 3, of turn 0.", "Let me see: 3."),
+        ("assistant", "It is the answer of turn 0.", "Let me see 0."),
         ("user", "And one more?", ""),
-        ("assistant", "It is 3, of turn 1.", "Let me see: 3."),
+        ("assistant", "It is the answer of turn 1.", "Let me see 1."),
     ]
     assert lines["p:p2#t0~s0"]["conversations"] == lines["p:p2#t1~s0"]["conversations"][:2]
 
