@@ -138,10 +138,13 @@ def test_another_tokenizer_is_not_told(tmp_path: Path, store: ObjectStore) -> No
 
 @pytest.mark.trainers
 def test_specforge_trains_on_the_answer(tmp_path: Path, store: ObjectStore, read: Read) -> None:
-    """Its text path supervises the last answer: its reasoning and its content, tokenized again."""
+    """Its text path supervises the last answer, tokenized again.
+
+    The reasoning is there to read, and yet is not learnt: Kimi's template empties that of finished turns.
+    """
     lines = told(store, tmp_path / "out")
     found = read("read_conversations.py", STANDIN_MODEL, *sorted((tmp_path / "out" / "train").iterdir()))
     assert len(found) == len(lines)
     for line in lines:  # it shuffles
         answer = line["conversations"][-1]
-        assert any(answer["reasoning_content"] in text and answer["content"] in text for text in found)
+        assert any(f"<think></think>{answer['content']}" in text for text in found)
