@@ -52,7 +52,7 @@ def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
 
     def run(*urls: str, store: bool = False, host: str = "host", **spec: Any) -> dict[str, str]:
         (tmp_path / host).mkdir(exist_ok=True)
-        servers = {"urls": list(urls), "ready_timeout_seconds": 30, "drain_timeout_seconds": 0.5} | spec
+        servers = {"urls": list(urls), "ready_timeout_seconds": 120, "drain_timeout_seconds": 0.5} | spec
         parts: dict[str, Any] = {"servers": servers, "model": {"tokenizer": str(STANDIN_MODEL)}}
         if store:
             parts["store"] = {"uri": str(tmp_path / "store")}
@@ -62,7 +62,7 @@ def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
             env=rawseq_env | {"TMPDIR": str(tmp_path / host)},  # a host's own locks lie there
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout.splitlines()[-1]))
