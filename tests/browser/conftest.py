@@ -4,7 +4,6 @@
 this file, for people. RAWSEQ_UP names the folder of a stack that runs already, which saves its start.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -12,14 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+
+from tests.prefect_api import ask
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -59,21 +59,7 @@ class Up:
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
         """GET, or POST a body to Prefect's API; return the answer's JSON."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        if self.auth is not None:
-            headers["Authorization"] = f"Basic {base64.b64encode(self.auth.encode()).decode()}"
-        request = urllib.request.Request(f"{self.addresses['api']}/{path}", data, headers, method=method)
-        for patience in (2, 4, 8, 16, 0):
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    text = answer.read()
-                return json.loads(text) if text else None
-            except urllib.error.HTTPError as error:
-                if error.code != 503 or not patience:
-                    raise
-                time.sleep(patience)  # SQLite is locked for a moment: Prefect's own clients wait as well
-        return None
+        return ask(self.addresses["api"], path, body, method=method, auth=self.auth)
 
     def deployment(self, name: str = "generate-dataset/generate-dataset") -> dict[str, Any]:
         """Return a deployment as the API has it."""
@@ -105,11 +91,14 @@ class Up:
         until(there, lambda: f"expected {states}, got {found[0]['state'] if found else 'nothing'}")
         return found[0]
 
-    def tasks(self, run_id: str) -> list[dict[str, Any]]:
-        """Return the task runs of a flow run, all attempts."""
+    def commits(self, run_id: str) -> Counter[str]:
+        """Return how often each batch was committed in all attempts, as far as the server knows by now.
+
+        Task runs reach it as events, seconds after the flow run's own state on a busy machine.
+        """
         body = {"flow_runs": {"id": {"any_": [run_id]}}, "limit": 200}
-        tasks: list[dict[str, Any]] = self.ask("task_runs/filter", body)
-        return tasks
+        tasks = self.ask("task_runs/filter", body)
+        return Counter(task["name"].split()[1] for task in tasks if task["name"].startswith("commit_batch"))
 
     def page_of(self, run_id: str) -> str:
         """Return the address of a run's page."""

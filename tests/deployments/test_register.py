@@ -1,21 +1,26 @@
 """Deployments as a Prefect server has them after `python -m deployments.register`."""
 
-import json
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
-import urllib.request
+from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
 
-from deployments.automations import register_automations
+from deployments.automations import MOST_RESUMES, register_automations
 from deployments.register import PREFECT_FILE
 from tasks.spec import JobSpec
+from tests.prefect_api import ask
 
 LEAST: dict[str, Any] = {
     "name": "t",
@@ -29,14 +34,6 @@ LEAST: dict[str, Any] = {
 FILE = yaml.safe_load(PREFECT_FILE.read_text())
 
 
-def ask(api: str, path: str, body: Any = None) -> Any:
-    """GET, or POST a body; return the answer's JSON."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{api}/{path}", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.loads(answer.read())
-
-
 def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Return `low` with the sections of `high` laid over it."""
     both = deepcopy(low)
@@ -46,16 +43,44 @@ def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def registered(prefect_api: str, rawseq_env: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Register with the command; return the deployments by name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "deployments.register"],
-        env=rawseq_env,
-        capture_output=True,
-        text=True,
-        timeout=240,
+def told() -> Iterator[tuple[str, list[str]]]:
+    """A web hook's address, and what it was told."""
+    bodies: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            del format, arguments
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", bodies
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def registered(
+    prefect_api: str, rawseq_env: dict[str, str], told: tuple[str, list[str]]
+) -> dict[str, dict[str, Any]]:
+    """Register with the command, a notification block told of runs; return the deployments by name."""
+    block = (
+        "import sys; from prefect.blocks.notifications import CustomWebhookNotificationBlock as Hook; "
+        "Hook(name='team', url=sys.argv[1], json_data={'text': '{{subject}} | {{body}}'}).save('team')"
     )
-    assert done.returncode == 0, done.stderr
+    for command in (
+        ["-c", block, told[0]],
+        ["-m", "deployments.register", "--notify", "custom-webhook/team"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command], env=rawseq_env, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
     return {each["name"]: each for each in ask(prefect_api, "deployments/filter", {})}
 
 
@@ -77,7 +102,8 @@ def test_automations_are_registered_once(prefect_api: str, registered: dict[str,
     """Registering again brings them up to date and doubles none."""
     assert registered
     with SyncPrefectClient(prefect_api) as client:
-        wanted = register_automations(client)
+        block = client.read_block_document_by_name("team", "custom-webhook")
+        wanted = register_automations(client, block.id)
     names = [each["name"] for each in ask(prefect_api, "automations/filter", {})]
     assert sorted(names) == sorted(wanted)
 
@@ -122,6 +148,73 @@ def test_a_wrong_value_starts_no_run(
         ask(prefect_api, path, {"parameters": {"job": merged(LEAST, changed)}})
     assert caught.value.code == 409
     assert named.rpartition(".")[2] in caught.value.read().decode()
+
+
+def test_a_second_run_is_refused(prefect_api: str, registered: dict[str, dict[str, Any]]) -> None:
+    """While a run of a deployment works, another one is cancelled with the reason, not queued."""
+    path = f"deployments/{registered['pilot']['id']}/create_flow_run"
+    runs = [ask(prefect_api, path, {"parameters": {"job": LEAST}})["id"] for _ in range(2)]
+    pending = {"state": {"type": "PENDING", "name": "Pending"}}
+    answers = [ask(prefect_api, f"flow_runs/{run}/set_state", pending) for run in runs]
+    assert [answer["status"] for answer in answers] == ["ACCEPT", "REJECT"]
+    assert answers[1]["state"]["type"] == "CANCELLED"
+    assert answers[1]["state"]["message"] == "Deployment concurrency limit reached."
+
+
+def test_people_are_told(
+    prefect_api: str, registered: dict[str, dict[str, Any]], told: tuple[str, list[str]]
+) -> None:
+    """A run that fails and a server that was restarted each reach the notification block, with the reason."""
+    path = f"deployments/{registered['pilot']['id']}/create_flow_run"
+    run = ask(prefect_api, path, {"parameters": {"job": LEAST}, "name": "doomed"})
+    state = {"type": "FAILED", "name": "Failed", "message": "2 of 8 batches are not committed"}
+    ask(prefect_api, f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
+    event = {
+        "id": str(uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": "rawseq.server.restarted",
+        "resource": {
+            "prefect.resource.id": "rawseq.server.http://a:1",
+            "prefect.resource.name": "http://a:1",
+        },
+        "payload": {"evidence": "without --reasoning-parser"},
+    }
+    ask(prefect_api, "events", [event])
+    deadline = time.monotonic() + 120
+    while len(told[1]) < 2:
+        assert time.monotonic() < deadline, told[1]
+        time.sleep(0.1)  # polling for a message that the server sends by itself
+    text = "\n".join(told[1])
+    assert "doomed Failed | 2 of 8 batches are not committed" in text
+    assert "http://a:1" in text
+    assert "without --reasoning-parser" in text
+
+
+def test_a_crashed_run_resumes_three_times_at_most(
+    prefect_api: str, registered: dict[str, dict[str, Any]]
+) -> None:
+    """Each crash schedules it again; the one after the bound leaves it Crashed, for a person."""
+    path = f"deployments/{registered['generate-dataset']['id']}/create_flow_run"
+
+    def crash(run: str) -> None:
+        for kind in ("RUNNING", "CRASHED"):
+            state = {"type": kind, "name": kind.capitalize()}
+            ask(prefect_api, f"flow_runs/{run}/set_state", {"state": state, "force": True})
+
+    def wait_resumed(run: str) -> None:
+        deadline = time.monotonic() + 120
+        while ask(prefect_api, f"flow_runs/{run}")["state"]["type"] != "SCHEDULED":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)  # polling for what the server does by itself
+
+    unlucky, other = (ask(prefect_api, path, {"parameters": {"job": LEAST}})["id"] for _ in range(2))
+    for _ in range(MOST_RESUMES):
+        crash(unlucky)
+        wait_resumed(unlucky)
+    crash(unlucky)
+    crash(other)
+    wait_resumed(other)  # the server has dealt with the later crash, so with the earlier one too
+    assert ask(prefect_api, f"flow_runs/{unlucky}")["state"]["name"] == "Crashed"
 
 
 def test_prefect_deploy_reads_the_same_file() -> None:
