@@ -1,0 +1,80 @@
+"""Secrets stay in a Secret block and in environment variables, nowhere else in Prefect or the dataset."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+from pathlib import Path
+
+import pytest
+
+from deployments.seaweed import start_seaweed
+from deployments.standin.launch import running_standin_sync
+from tests.conftest import free_port, prefect_server
+from tests.jobs import write_job, write_prompts
+from tests.prefect_api import ask
+
+AUTH = "rawseq:auth-hunter2"
+SERVER_KEY = "sglang-hunter2"
+BUCKET_KEYS = {"aws_access_key_id": "AKhunter2", "aws_secret_access_key": "bucket-hunter2-secret"}
+SECRETS = ("auth-hunter2", SERVER_KEY, *BUCKET_KEYS.values())
+SAVE = "import sys; from prefect.blocks.system import Secret; Secret(value=sys.argv[1]).save('s3')"
+LISTS = (
+    "flow_runs/filter",
+    "task_runs/filter",
+    "logs/filter",
+    "artifacts/filter",
+    "events/filter",
+    "block_documents/filter",
+    "deployments/filter",
+)
+
+
+def test_no_secret_is_in_prefect_or_the_dataset(tmp_path: Path) -> None:
+    """One run with an API password, S3 keys in a block, a key for its server; then everything is searched."""
+    port = free_port()
+    api = f"http://127.0.0.1:{port}/api"
+    home = tmp_path / "prefect"
+    home.mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PREFECT_"))} | {
+        "PREFECT_HOME": str(tmp_path / "client"),
+        "PREFECT_API_URL": api,
+        "PREFECT_API_AUTH_STRING": AUTH,
+        "RAWSEQ_TEST_KEY": SERVER_KEY,
+    }
+    with (
+        prefect_server(home, port, PREFECT_SERVER_API_AUTH_STRING=AUTH),
+        start_seaweed(tmp_path / "s3", bucket="rawseq", credentials=BUCKET_KEYS) as bucket,
+        running_standin_sync(["--api-key", SERVER_KEY], tmp_path / "standin.log") as url,
+    ):
+        job = write_job(
+            tmp_path / "job.yaml",
+            url,
+            write_prompts(tmp_path / "p.jsonl", 6),
+            "s3://rawseq/out",
+            servers={"api_key_env": "RAWSEQ_TEST_KEY"},
+            store={"credentials_block": "s3", "endpoint_url": bucket.http_url, "region": "us-east-1"},
+        )
+        said = ""
+        for command in (
+            ["-c", SAVE, json.dumps(BUCKET_KEYS)],
+            ["-m", "deployments.main", "run", str(job), "--json"],
+        ):
+            done = subprocess.run(
+                [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240
+            )
+            assert done.returncode == 0, done.stderr
+            said += done.stdout + done.stderr
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(api, "flow_runs/filter", {})
+        assert refused.value.code == 401
+        answers = {path: json.dumps(ask(api, path, {}, auth=AUTH)) for path in LISTS}
+    assert '"s3"' in answers["block_documents/filter"]
+    assert "RAWSEQ_TEST_KEY" in answers["flow_runs/filter"], "the run's parameters were searched"
+    places = {"stdout and stderr": said.encode()} | {path: text.encode() for path, text in answers.items()}
+    for folder in (home, Path(env["PREFECT_HOME"]), tmp_path / "journals", tmp_path / "s3" / "data"):
+        places |= {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert len([name for name in places if "prefect.db" in name])
+    found = [(secret, name) for secret in SECRETS for name, text in places.items() if secret.encode() in text]
+    assert not found
