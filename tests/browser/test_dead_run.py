@@ -14,7 +14,7 @@ import pytest
 
 from deployments.automations import SILENT_SECONDS
 from tests.browser.conftest import Shot, Up, until
-from tests.browser.test_ui import EACH_ONCE, SLOWLY, at_full_speed, job_over, standin_on
+from tests.browser.test_ui import EACH_ONCE, SLOWLY, job_over, standin_on, switch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -73,7 +73,7 @@ def test_a_run_whose_host_died_becomes_crashed_and_resumes(
         assert up.run(run_id)["state"]["name"] == "Running"
         up.wait(run_id, "Crashed", "AwaitingRetry", "Late")
         assert time.monotonic() - killed < 2 * SILENT_SECONDS
-        at_full_speed(standin)
+        switch(standin, slow_reply=None)
         with worker(up, tmp_path):
             done = up.wait(run_id, "Completed", "Failed", count=2)
     finally:
