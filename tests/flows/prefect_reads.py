@@ -1,8 +1,13 @@
 """What the Prefect server says of runs, over plain HTTP. Not a test module."""
 
 import json
+import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
+
+LAG_SECONDS = 120.0
+"""The server writes task runs and logs behind their events: on a busy machine so late."""
 
 
 def ask(api: str, path: str, body: Any = None) -> Any:
@@ -32,3 +37,11 @@ def of_run(api: str, what: str, run: str, **more: Any) -> list[dict[str, Any]]:
 def log_lines(api: str, run: str) -> str:
     """Return a flow run's log, its task runs' lines among it."""
     return "\n".join(line["message"] for line in of_run(api, "logs", run, sort="TIMESTAMP_ASC"))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Return when the server knows something that happened before; fail when it never learns it."""
+    deadline = time.monotonic() + LAG_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "the Prefect server does not know it"
+        time.sleep(0.2)  # polling a server that lags, not synchronising with it

@@ -10,7 +10,7 @@ import pytest
 
 from deployments.seaweed import start_seaweed
 from deployments.standin.launch import Standin
-from tests.flows.prefect_reads import ask, log_lines, of_run, runs_of
+from tests.flows.prefect_reads import ask, log_lines, of_run, runs_of, until
 from tests.jobs import Rawseq, write_job, write_prompts
 from tests.tasks.storage.fault_proxy import Fault, FaultProxy
 
@@ -66,15 +66,18 @@ def test_one_batch_fails_and_is_made_again(
 
 def _shown_by_steps(api: str, run: str) -> None:
     """The failed step has its state and the store's answer; the steps of the others are Completed."""
-    steps = {step["name"]: step["state"] for step in of_run(api, "task_runs", run)}
-    commits = {name: state["name"] for name, state in steps.items() if name.startswith("commit_batch")}
-    assert commits == {
+    ends = {
         "commit_batch 000000 [0,8)": "Completed",
         "commit_batch 000001 [8,16)": "Failed",
         "commit_batch 000002 [16,24)": "Completed",
     }
-    assert "receipts/000001" in steps["commit_batch 000001 [8,16)"]["message"]
-    assert "batch 000001 [8,16) failed: " in log_lines(api, run)
+
+    def steps() -> dict[str, dict[str, Any]]:
+        return {step["name"]: step["state"] for step in of_run(api, "task_runs", run)}
+
+    until(lambda: ends.items() <= {name: state["name"] for name, state in steps().items()}.items())
+    assert "receipts/000001" in steps()["commit_batch 000001 [8,16)"]["message"]
+    until(lambda: "batch 000001 [8,16) failed: " in log_lines(api, run))
 
 
 def _shown_in_table(api: str, run: str, deployment: str) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from deployments.standin.launch import Standin
 from tests.flows.counted import rows_in, shard_names
-from tests.flows.prefect_reads import of_run, runs_of
+from tests.flows.prefect_reads import of_run, runs_of, until
 from tests.jobs import Rawseq, opened, write_job, write_prompts
 
 
@@ -25,7 +25,7 @@ def test_two_workers_make_the_dataset_of_one(
     assert {run["state"]["name"] for run in runs.values()} == {"Completed"}
     ranges = [run for name, run in runs.items() if "batches" in name]
     assert {run["parameters"]["sharers"] for run in ranges} == {2}
-    parents = {step["id"] for step in of_run(prefect_api, "task_runs", runs["spread"]["id"])}
-    assert {run["parent_task_run_id"] for run in ranges} < parents  # the main run's page leads to them
+    links, main = {run["parent_task_run_id"] for run in ranges}, runs["spread"]["id"]
+    until(lambda: links < {step["id"] for step in of_run(prefect_api, "task_runs", main)})  # on its page
     assert rawseq("run", str(one), "--set", "name=spread").status == 0
     assert shard_names(opened(tmp_path / "many")) == shard_names(opened(tmp_path / "one"))
