@@ -185,7 +185,7 @@ def test_retry_makes_only_what_is_missing(up: Up, page: "Page", shot: Shot, tmp_
 
 
 def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, tmp_path: Path) -> None:
-    """Cancelled from the UI mid-run: it ends as Cancelled, its rows are aborted; a new run makes the rest."""
+    """Cancelled from the UI mid-run: it ends as Cancelled, and a new run makes the rest."""
     standin = standin_on(tmp_path, "--fault", SLOWLY)
     try:
         page.goto(up.preset(job_over(standin, tmp_path)))
