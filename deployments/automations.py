@@ -17,6 +17,12 @@ SILENT_SECONDS = 90
 MOST_RESUMES = 3
 """A run that crashed so often is left to a person: something ends it each time."""
 
+KILLED = ["no sign of life*", "Process exited with status code: -9*", "Process exited with status code: -11*"]
+"""How a Crashed state begins that nobody asked for: lost, SIGKILL (also out of memory), SIGSEGV.
+
+Cancelling and stopping send SIGTERM, which is Crashed for a moment too: such a run must stay ended.
+"""
+
 RUNS = "prefect.flow-run.*"
 TOLD = ("Failed", "Crashed", "Completed")
 
@@ -60,6 +66,7 @@ def crashed_runs_resume() -> AutomationCore:
             expect={"prefect.flow-run.Crashed"},
             match={
                 "prefect.resource.id": RUNS,
+                "prefect.state-message": KILLED,
                 "prefect.run-count": [str(count) for count in range(1, MOST_RESUMES + 1)],
             },
             match_related=_tagged("resumes"),

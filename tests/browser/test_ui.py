@@ -206,6 +206,7 @@ def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, 
         switch(standin, hang=None, slow_reply=None)
         page.goto(up.addresses["form"])
         done = up.wait(submit(page, up), "Completed", "Failed")
+        assert up.run(run_id)["state"]["name"] == "Cancelled"
         assert "of 8 batches were committed before" in done["state"]["message"]
     finally:
         standin.end()

@@ -193,12 +193,12 @@ def test_people_are_told(
 def test_a_crashed_run_resumes_three_times_at_most(
     prefect_api: str, registered: dict[str, dict[str, Any]]
 ) -> None:
-    """Each crash schedules it again; the one after the bound leaves it Crashed, for a person."""
+    """Each kill schedules it again, up to the bound; what SIGTERM ended, as Cancel does, stays ended."""
     path = f"deployments/{registered['generate-dataset']['id']}/create_flow_run"
 
-    def crash(run: str) -> None:
+    def crash(run: str, message: str = "no sign of life for 90 s: it was killed") -> None:
         for kind in ("RUNNING", "CRASHED"):
-            state = {"type": kind, "name": kind.capitalize()}
+            state = {"type": kind, "name": kind.capitalize(), "message": message}
             ask(prefect_api, f"flow_runs/{run}/set_state", {"state": state, "force": True})
 
     def wait_resumed(run: str) -> None:
@@ -207,14 +207,17 @@ def test_a_crashed_run_resumes_three_times_at_most(
             assert time.monotonic() < deadline
             time.sleep(0.1)  # polling for what the server does by itself
 
-    unlucky, other = (ask(prefect_api, path, {"parameters": {"job": LEAST}})["id"] for _ in range(2))
+    job = {"parameters": {"job": LEAST}}
+    unlucky, other, ended = (ask(prefect_api, path, job)["id"] for _ in range(3))
+    crash(ended, "Process exited with status code: -15. Process exited due to a SIGTERM signal.")
     for _ in range(MOST_RESUMES):
         crash(unlucky)
         wait_resumed(unlucky)
     crash(unlucky)
-    crash(other)
+    crash(other, "Process exited with status code: -9")
     wait_resumed(other)  # the server has dealt with the later crash, so with the earlier one too
-    assert ask(prefect_api, f"flow_runs/{unlucky}")["state"]["name"] == "Crashed"
+    for run in (unlucky, ended):
+        assert ask(prefect_api, f"flow_runs/{run}")["state"]["name"] == "Crashed"
 
 
 def test_prefect_deploy_reads_the_same_file() -> None:
