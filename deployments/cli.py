@@ -17,6 +17,7 @@ from deployments.verbs.demo import demo
 from deployments.verbs.export import export
 from deployments.verbs.extend import extend
 from deployments.verbs.probe import probe
+from deployments.verbs.publish import publish
 from deployments.verbs.render import render
 from deployments.verbs.retry import retry
 from deployments.verbs.run import run
@@ -48,7 +49,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, render, probe, run, status, show, retry, extend, verify, check, export, up):
+for command in (demo, render, probe, run, status, show, retry, extend, verify, check, publish, export, up):
     cli.add_command(command)
 
 

@@ -21,6 +21,7 @@ from tasks.serving.settings import FleetSettings
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
 from tasks.storage.ledger import Batch
+from tasks.storage.noted_servers import note_server
 from tasks.storage.receipt import unit_name
 from tasks.storage.server_lock import server_locks
 from tasks.storage.source import open_sources
@@ -141,6 +142,8 @@ async def open_fleet(run: Run, say: Callable[[str], None], sharers: int) -> tupl
     )
     run.fleet = await run.stack.enter_async_context(Fleet(settings, say))
     reports = await run.fleet.ensure()
+    for report in reports:
+        await run.in_thread(note_server, run.store, report.url, report.info.describe())
     run.limits = LengthLimits.tightest(
         LengthLimits(
             report.info.context_length, report.info.max_req_input_len, report.info.max_total_num_tokens

@@ -7,11 +7,11 @@ import time
 from collections import Counter
 
 import attrs
-import orjson
 
 from tasks.batches import RenderedBatch
+from tasks.publishing import Published, publish_dataset
 from tasks.records import CheckedBatch
-from tasks.report import Summary, dataset_index
+from tasks.report import Summary
 from tasks.run import Run
 from tasks.storage.ledger import FileEntry, Receipt
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
@@ -90,8 +90,8 @@ def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
     return winner
 
 
-def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> Summary:
-    """Fold the receipts into totals and write `dataset.json`."""
+def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> tuple[Summary, Published]:
+    """Fold the receipts into totals; write index, card and page of what is committed."""
     assert run.plan is not None
     receipts = run.ledger.receipts()
     totals = run.ledger.fold(receipts)
@@ -109,6 +109,4 @@ def publish(run: Run, failures: tuple[tuple[int, str], ...]) -> Summary:
         generated_tokens=run.progress.tokens,
         seconds=time.monotonic() - run.progress.started,
     )
-    index = dataset_index(summary, [receipts[batch].as_json() for batch in sorted(receipts)])
-    run.store.put("dataset.json", orjson.dumps(index, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2))
-    return summary
+    return summary, publish_dataset(run.store, run.vocabulary, run.ledger.job(), summary, receipts)

@@ -187,29 +187,6 @@ def verdict_rows(by_verdict: Mapping[str, int]) -> list[dict[str, Any]]:
     ]
 
 
-def dataset_index(summary: Summary, receipts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return `dataset.json`: every shard of the receipts so far with its sha256, and the totals.
-
-    Args:
-        summary: totals of the job.
-        receipts: the counting receipts (highest generation per batch), in batch order.
-    """
-    return {
-        "schema": 1,
-        "job_id": summary.job_id,
-        "complete": not summary.problem,
-        "problem": summary.problem,
-        "batches": {"total": summary.batches_total, "committed": summary.batches_committed},
-        "rows": dict(summary.rows),
-        "tokens": dict(summary.tokens),
-        "shards": [
-            {"batch": receipt["batch"], "generation": receipt["generation"], **receipt["shard"]}
-            for receipt in receipts
-            if receipt["shard"] is not None
-        ],
-    }
-
-
 def number_ranges(numbers: Sequence[int]) -> str:
     """Return ascending numbers as `retry --batches` takes them: `3,7-9`."""
     parts: list[tuple[int, int]] = []

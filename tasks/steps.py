@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 from prefect import get_client, get_run_logger, runtime, task
-from prefect.artifacts import acreate_table_artifact
+from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.events import emit_event
@@ -268,10 +268,16 @@ async def left_by_others(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], list[
 
 @task(name="publish_dataset", task_run_name="publish_dataset", **STEP)
 async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
-    """Write `dataset.json` from the receipts; return what they add up to."""
-    run = current_run()
-    summary = await run.in_thread(committing.publish, run, tuple(failures))
+    """Write index, card and page of what is committed; return what it adds up to, and link the page."""
+    run, log = current_run(), get_run_logger()
+    summary, published = await run.in_thread(committing.publish, run, tuple(failures))
     run.summary = summary
+    log.info("\n".join(published.lines()))
+    try:
+        words = published.markdown()
+        await acreate_markdown_artifact(words, key="dataset-report", description=f"Report of {run.store.uri}")
+    except UNSEEN as error:
+        log.warning("could not show the report: %s", error)
     return summary
 
 

@@ -33,11 +33,15 @@ class Row:
     turn: int = 0
     sample: int = 0
     extends: bool = False
+    source: str = "s"
+    offset: int = -1
+    detail: str = ""
+    facts: dict[str, Any] = attrs.field(factory=dict)
 
     @property
     def row_id(self) -> str:
         """Its id."""
-        return f"s:{self.name}#t{self.turn}~s{self.sample}"
+        return f"{self.source}:{self.name}#t{self.turn}~s{self.sample}"
 
     @property
     def output(self) -> tuple[int, ...]:
@@ -105,7 +109,9 @@ def checked(batch: int, rows: Sequence[Row]) -> CheckedBatch:
     """Return rows as a checked batch: canonical and cut ones are accepted."""
     good = [Code(row.code) in CANONICAL | CUT for row in rows]
     completions = tuple(
-        Completion(row.row_id, as_ids(row.prompt), as_ids(row.output), "stop", row.output[-1], facts={})
+        Completion(
+            row.row_id, as_ids(row.prompt), as_ids(row.output), "stop", row.output[-1], facts=row.facts
+        )
         for row in rows
     )
     return CheckedBatch(
@@ -113,7 +119,7 @@ def checked(batch: int, rows: Sequence[Row]) -> CheckedBatch:
         row_ids=tuple(row.row_id for row in rows),
         inputs=Ragged.from_rows([as_ids(row.prompt) for row in rows]),
         outputs=Ragged.from_rows([as_ids(row.output) for row in rows]),
-        verdicts=tuple(Verdict(row.code, -1, row.segments) for row in rows),
+        verdicts=tuple(Verdict(row.code, row.offset, row.segments, row.detail) for row in rows),
         accepted=np.array(good, np.bool_),
         completions=completions,
         turns=np.array([row.turn for row in rows], np.int16),
@@ -124,12 +130,16 @@ def checked(batch: int, rows: Sequence[Row]) -> CheckedBatch:
 
 
 def make_store(
-    folder: Path, batches: Iterable[Sequence[Row]], name: str = "made", resolved: dict[str, Any] | None = None
+    folder: Path,
+    batches: Iterable[Sequence[Row]],
+    name: str = "made",
+    resolved: dict[str, Any] | None = None,
+    tokenizer: str = "tiny",
 ) -> ObjectStore:
     """Commit `batches` below `folder` and return the job's store."""
     spec = JobSpec(
         name=name,
-        model={"tokenizer": "tiny"},
+        model={"tokenizer": tokenizer},
         prompts={"sources": ["none.jsonl"]},
         servers={"urls": ["http://127.0.0.1:1"]},
         store={"uri": str(folder)},

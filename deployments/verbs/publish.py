@@ -1,0 +1,35 @@
+"""`rawseq publish STORE`: index, card and page of what is committed so far."""
+
+import json
+
+import click
+
+from deployments.console import output
+from deployments.store_argument import opened_store
+
+
+@click.command(short_help="Index, card and report of what is committed so far.")
+@click.argument("store")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def publish(store: str, as_json: bool) -> int:
+    """Write dataset.json, README.md and report.html of STORE from the receipts so far.
+
+    Every run ends with this; a job that is not complete, or was interrupted, can be published too.
+    """
+    from tasks.publishing import publish_store
+
+    with opened_store(store) as opened:
+        summary, published = publish_store(opened)
+    if as_json:
+        keys = ("job_id", "store", "batches", "rows", "tokens")
+        told = {key: value for key, value in summary.as_json().items() if key in keys}
+        click.echo(json.dumps(told | {"complete": not summary.problem} | published.as_json()))
+        return 0
+    rows, batches = summary.rows, f"{summary.batches_committed} of {summary.batches_total}"
+    lines = [
+        f"batches {batches} committed",
+        f"rows    {rows['accepted']} accepted, {rows['rejected']} rejected",
+    ]
+    for line in [*lines, *published.lines()]:
+        output().print(line, highlight=False, soft_wrap=True, markup=False)
+    return 0
