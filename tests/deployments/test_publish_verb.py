@@ -1,4 +1,4 @@
-"""Every run ends with a report that the UI links; `rawseq publish` writes it for a job that is not complete."""
+"""Every run ends with a report that the UI links; `rawseq publish` writes one for a partial dataset."""
 
 import json
 from pathlib import Path
