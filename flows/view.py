@@ -15,7 +15,7 @@ from uuid import UUID
 
 import orjson
 from prefect import get_client, get_run_logger, runtime
-from prefect.artifacts import acreate_progress_artifact, acreate_table_artifact
+from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, acreate_table_artifact
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.filters import (
@@ -112,11 +112,13 @@ async def _show(artifacts: dict[str, UUID], tables: Mapping[str, list[dict[str, 
 
 
 async def show_summary(summary: Summary) -> None:
-    """Put the closing tables into the UI: rows by verdict, and failed batches with what to do."""
+    """Put the closing tables into the UI: rows by verdict, failed batches with what to do; link the report."""
     table = verdict_rows(summary.rows["by_verdict"])
     key = _key("verdicts", summary.job_id)
     try:
         await acreate_table_artifact(table=table, key=key, description=f"Rows by verdict of {summary.store}")
+        if published := current_run().published:
+            await acreate_markdown_artifact(published.markdown(), key=_key("report", summary.job_id))
     except UNSEEN as error:
         get_run_logger().warning("could not show the verdicts: %s", error)
     await show_failures(summary.failures)

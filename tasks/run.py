@@ -22,6 +22,7 @@ from tasks.byte_gate import ByteGate
 from tasks.errors import SurroundingsError
 from tasks.live import BatchBook
 from tasks.processes import Knowledge
+from tasks.publishing import Published
 from tasks.rendering import Renderers
 from tasks.report import Progress, Summary
 from tasks.serving.dispatch import Dispatch
@@ -104,6 +105,7 @@ class Run:
     fleet: Fleet | None = None
     dispatch: Dispatch | None = None
     summary: Summary | None = None
+    published: Published | None = None
     book: BatchBook = attrs.field(factory=BatchBook)
     finishing: ByteGate = attrs.field(factory=lambda: ByteGate(FINISHING_BYTES))
     tell: Callable[[str], None] = _tell_nobody

@@ -18,11 +18,8 @@ def test_a_run_publishes_and_an_unfinished_job_can(
     assert rawseq("run", str(job)).status == 0
     store = opened(tmp_path / "out")
     report = f"{store.uri}/report.html"
-    answer = httpx.post(
-        f"{prefect_api}/artifacts/filter",
-        json={"artifacts": {"key": {"any_": ["dataset-report"]}}},
-        timeout=60,
-    )
+    only = {"artifacts": {"key": {"like_": "report"}, "type": {"any_": ["markdown"]}}}
+    answer = httpx.post(f"{prefect_api}/artifacts/filter", json=only, timeout=60)
     assert any(report in artifact["data"] for artifact in answer.json())
     index = json.loads(store.get("dataset.json"))
     (server,) = index["provenance"]["servers"]
