@@ -112,7 +112,7 @@ async def _show(artifacts: dict[str, UUID], tables: Mapping[str, list[dict[str, 
 
 
 async def show_summary(summary: Summary) -> None:
-    """Put the closing tables into the UI: rows by verdict, failed batches with what to do; link the report."""
+    """Show the closing tables, rows by verdict and failed batches with what to do; link the report."""
     table = verdict_rows(summary.rows["by_verdict"])
     key = _key("verdicts", summary.job_id)
     try:
