@@ -21,18 +21,21 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.tasks import Task
 
-from tasks import batches, committing, exporting, maintaining, retrying
+from tasks import auditing, batches, committing, exporting, maintaining, retrying
 from tasks.batches import Numbered, RenderedBatch
 from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
 from tasks.maintaining import Tended, Users
 from tasks.records import CheckedBatch
 from tasks.report import Summary
+from tasks.rescoring import Rescore
 from tasks.retrying import Retry
 from tasks.run import current_run
 from tasks.serving.ensure import ServerReport
 from tasks.spec import ModelSpec, ServersSpec, StoreSpec
+from tasks.storage.audit_report import AuditReport
 from tasks.storage.ledger import Batch
+from tasks.storage.sample import RowSample
 from tasks.storage.server_lock import server_locks
 from tasks.storage.trainers.options import ExportedStore, ExportOptions
 
@@ -267,9 +270,35 @@ async def left_by_others(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], list[
 async def publish_dataset(failures: Sequence[tuple[int, str]]) -> Summary:
     """Write index, card and page of what is committed; return what it adds up to."""
     run = current_run()
-    run.summary, run.published = await run.in_thread(committing.publish, run, tuple(failures))
-    get_run_logger().info("\n".join(run.published.lines()))
-    return run.summary
+    summary, published = await run.in_thread(committing.publish, run, tuple(failures))
+    run.summary, run.published = summary, published
+    get_run_logger().info("\n".join(published.lines()))
+    return summary
+
+
+AUDIT: dict[str, Any] = STEP | {
+    "retries": 2,
+    "retry_delay_seconds": [10.0, 60.0],
+    "retry_condition_fn": _may_help,
+}
+
+
+@task(name="audit_store", task_run_name="audit_store {store.uri}", **AUDIT)
+async def audit_store(store: StoreSpec, rows: int, seed: int) -> tuple[AuditReport, RowSample]:
+    """Re-read everything of a job, and choose rows to be re-scored."""
+    credentials = await load_credentials(store)
+    report, sample = await asyncio.to_thread(auditing.audit_at, store, credentials, rows, seed)
+    get_run_logger().info("%d rows, %d checks: %s", report.rows["total"], len(report.checks), report.reason)
+    return report, sample
+
+
+@task(name="rescore_rows", task_run_name="rescore_rows {ask.rows}", **AUDIT)
+async def rescore_rows(store: StoreSpec, report: AuditReport, sample: RowSample, ask: Rescore) -> AuditReport:
+    """Send the chosen rows to a server, and add what it thinks of their ids to the report."""
+    credentials = await load_credentials(store)
+    report = await auditing.rescored_at(store, credentials, report, sample, ask)
+    get_run_logger().info(report.notices[-1])
+    return report
 
 
 @task(name="tend_servers", task_run_name="tend_servers", **STEP)
