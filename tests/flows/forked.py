@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -142,6 +143,8 @@ def _start(argv: list[str], log: str, out: str, env: dict[str, str], fault: list
         main()
     except SystemExit as end:
         status = end.code
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -74,6 +74,11 @@ class Killable:
                 self._kill_prefect()
                 self._prefect = self._start_prefect()
 
+    def wait(self) -> None:
+        """Return when no server is being started again."""
+        with self._lock:
+            pass
+
     def started(self) -> Counter[str]:
         """Return how often a generation was begun for each prompt, over all stand-ins."""
         with self._lock:

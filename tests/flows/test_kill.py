@@ -94,6 +94,7 @@ class Lane:
         kills: list[tuple[str, str]] = []
         runs, status = 0, -1
         while status != 0:
+            self.servers.wait()  # a command without its Prefect server ends at once
             log = self.folder / f"{number}-{runs}.log"
             pid = self.template.start(log, "run", str(path), "--json")
             runs += 1
