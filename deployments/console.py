@@ -16,6 +16,7 @@ from rich.text import Text
 from tasks.records import Segment
 from tasks.report import Progress as Counters
 from tasks.report import verdict_rows
+from tasks.tokens.vocabulary import Vocabulary
 
 REFRESH_SECONDS = 0.2
 
@@ -35,6 +36,10 @@ SEGMENT_STYLES = {
     "end": "bold magenta",
     "unknown": "red",
 }
+
+
+CONTROL_STYLE = "bold reverse"
+"""Of control tokens inside a segment: what a message must never contain as text."""
 
 
 def output() -> Console:
@@ -100,22 +105,77 @@ def verdict_table(by_verdict: Mapping[str, int]) -> Table:
 
 
 def print_sequence(
-    console: Console, ids: Sequence[int], segments: Sequence[Segment], decode: Callable[[Sequence[int]], str]
+    console: Console,
+    ids: Sequence[int],
+    segments: Sequence[Segment],
+    decode: Callable[[Sequence[int]], str],
+    controls: Sequence[str] = (),
 ) -> None:
-    """Print a sequence, segment by segment: its name and range, its first and last ids, its text."""
+    """Print a sequence, segment by segment: its name and range, its first and last ids, its text.
+
+    Args:
+        console: where.
+        ids: prompt and output.
+        segments: of it.
+        decode: ids to text.
+        controls: texts of control tokens: they stand out.
+    """
     for part in segments:
         if part.start == part.stop:
             continue
-        style = SEGMENT_STYLES[part.kind]
         inside = [int(i) for i in ids[part.start : part.stop]]
         shown = inside if len(inside) <= 8 else [*inside[:4], "…", *inside[-3:]]
-        head = f"{part.kind:>10} [{part.start}, {part.stop})  ids {' '.join(map(str, shown))}"
-        console.print(Text(head, style="dim"), soft_wrap=True)
-        text = decode(inside)
-        if console.is_terminal:  # which may wrap it, indented
-            console.print(Padding(Text(text, style=style), (0, 0, 0, len(INDENT))))
-        else:
-            console.print(Text(textwrap.indent(text, INDENT, lambda line: True)), soft_wrap=True)
+        console.print(Text(_head(part) + "  ids " + " ".join(map(str, shown)), style="dim"), soft_wrap=True)
+        text = Text(decode(inside), style=SEGMENT_STYLES[part.kind])
+        text.highlight_words([word for word in controls if word in text.plain], CONTROL_STYLE)
+        _print_indented(console, text)
+
+
+def _print_indented(console: Console, text: Text) -> None:
+    if console.is_terminal:  # which may wrap it, indented
+        console.print(Padding(text, (0, 0, 0, len(INDENT))))
+    else:
+        console.print(Text(textwrap.indent(text.plain, INDENT, lambda line: True)), soft_wrap=True)
+
+
+def _head(part: Segment) -> str:
+    return f"{part.kind:>10} [{part.start}, {part.stop})"
+
+
+def print_ids(
+    console: Console, ids: Sequence[int], segments: Sequence[Segment], vocabulary: Vocabulary
+) -> None:
+    """Print a sequence segment by segment, every id with what it spells."""
+    control = set(vocabulary.control_ids.values())
+    for part in segments:
+        if part.start == part.stop:
+            continue
+        console.print(Text(_head(part), style="dim"), soft_wrap=True)
+        pieces = []
+        for id in ids[part.start : part.stop]:
+            style = CONTROL_STYLE if id in control else SEGMENT_STYLES[part.kind]
+            pieces.append(Text.assemble((f"{id} ", "dim"), (vocabulary.name_of(id), style)))
+        line = Text("  ").join(pieces)
+        _print_indented(console, line)
+
+
+def print_difference(console: Console, found: Mapping[str, Any]) -> None:
+    """Print where the ids of a row and of something else differ.
+
+    Args:
+        console: where.
+        found: `row_id`, `against`, `same` and `differences` of `show --diff --json`.
+    """
+    count = len(found["differences"])
+    verdict = "the same ids" if found["same"] else f"differs in {count} place{'s' * (count != 1)}"
+    head = f"{found['row_id']}  against {found['against']}: {verdict}"
+    console.print(Text(head, style="bold"), soft_wrap=True)
+    for part in found["differences"]:
+        for sign, style, prefix in (("-", "red", ""), ("+", "green", "other_")):
+            pieces = zip(part[f"{prefix}ids"], part[f"{prefix}text"], strict=True)
+            words = "  ".join(f"{id} {text}" for id, text in pieces) or "nothing"
+            console.print(Text(f"  {sign} at {part[f'{prefix}start']}: {words}", style=style), soft_wrap=True)
+    console.print()
 
 
 def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,85 +1,150 @@
-"""`rawseq show STORE`: sequences as they lie in the shard, segments coloured and named."""
+"""`rawseq show STORE`: sequences as they lie in the shard, segments coloured and named; where two differ."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import click
 
-from deployments.console import output, print_sequence
+from deployments.console import output, print_difference, print_ids, print_sequence
 from deployments.job_record import job_record, vocabulary_of
 from deployments.store_argument import opened_store
 from tasks.errors import JobError
 from tasks.records import Segment
-from tasks.storage.ledger import Ledger
+from tasks.reporting.difference import differences
+from tasks.storage.peek import Wanted, peek
 from tasks.storage.shard import ShardRows
-from tasks.storage.shard_reader import decode_rejected, decode_shard
 from tasks.storage.store import ObjectStore
+from tasks.tokens.vocabulary import Vocabulary
+from tasks.verdicts import Code
 
 
 @click.command(short_help="Sequences as stored, segment by segment.")
 @click.argument("store")
-@click.option("--row", metavar="ID", help="The row with this id.")
-@click.option("--rejected", is_flag=True, help="Rejected rows, with code, offset and detail.")
+@click.option("--row", "row_ids", multiple=True, metavar="ID", help="The row with this id; may be repeated.")
+@click.option(
+    "--rejected",
+    is_flag=False,
+    flag_value="",
+    metavar="[CODE]",
+    help="Rejected rows, of one code or of all, with code, offset and detail.",
+)
 @click.option(
     "--n", "count", default=3, show_default=True, metavar="K", type=click.IntRange(1), help="How many rows."
 )
+@click.option("--skip", default=0, metavar="K", type=click.IntRange(0), help="Leave out the first K rows.")
+@click.option("--ids", "all_ids", is_flag=True, help="Every id with what it spells.")
+@click.option(
+    "--diff", is_flag=True, help="Where two --row differ; one row: where the ids of its own text would."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row on stdout, then a summary.")
-def show(store: str, row: str | None, rejected: bool, count: int, as_json: bool) -> int:
-    """Print rows of STORE: ids beside text, each segment in its colour."""
+def show(
+    store: str,
+    row_ids: tuple[str, ...],
+    rejected: str | None,
+    count: int,
+    skip: int,
+    all_ids: bool,
+    diff: bool,
+    as_json: bool,
+) -> int:
+    """Print rows of STORE: ids beside text, each segment in its colour.
+
+    Only what is shown is fetched, and no digest is checked: `verify` does that.
+    """
+    if diff and len(row_ids) > 2:
+        raise JobError(f"--diff: expected at most two --row, got {len(row_ids)}")
     with opened_store(store) as opened:
         vocabulary = vocabulary_of(opened)
-        shown = 0
-        for found in _rows(opened, rejected, row):
-            found["text"] = vocabulary.decode(found["input_ids"])
-            if as_json:
-                click.echo(json.dumps(found))
-            else:
-                _print(found, vocabulary.decode)
-            shown += 1
-            if row is not None or shown == count:
-                break
-    if row is not None and not shown:
-        raise JobError(f"--row {row}: no such row in {store}")
+        found = list(_found(opened, store, _wanted(row_ids, rejected), count, skip))
+    for row in found:
+        row["text"] = vocabulary.decode(row["input_ids"])
+    told = _compared(found, row_ids, vocabulary) if diff else found
+    for row in told:
+        if as_json:
+            click.echo(json.dumps(row))
+        elif diff:
+            print_difference(output(), row)
+        else:
+            _print(row, vocabulary, all_ids)
     if as_json:
-        click.echo(json.dumps({"summary": {"rows": shown}}))
+        click.echo(json.dumps({"summary": {"rows": len(found)}}))
     return 0
 
 
-def _rows(store: ObjectStore, rejected: bool, row: str | None) -> Iterator[dict[str, Any]]:
-    receipts = Ledger(store, job_record(store)["job_id"]).iter_receipts()
-    for receipt in receipts:
-        if receipt.shard is not None and not rejected:
-            yield from _matching(decode_shard(store.get(receipt.shard.key), receipt.shard.key), row)
-        if receipt.rejected is not None and (rejected or row is not None):
-            yield from _matching(decode_rejected(store.get(receipt.rejected.key), receipt.rejected.key), row)
+def _wanted(row_ids: tuple[str, ...], rejected: str | None) -> Wanted:
+    if rejected and rejected not in list(Code):
+        raise JobError(f"--rejected: expected a code ({', '.join(Code)}), got {rejected!r}")
+    return Wanted(frozenset(row_ids), rejected is not None, rejected or "")
 
 
-def _matching(rows: ShardRows, row: str | None) -> Iterator[dict[str, Any]]:
-    for index, row_id in enumerate(rows.row_ids):
-        if row is None or row_id == row:
-            yield _described(rows, index)
+def _found(
+    opened: ObjectStore, store: str, wanted: Wanted, count: int, skip: int
+) -> Iterator[dict[str, Any]]:
+    most = len(wanted.row_ids) or count
+    rows = peek(opened, job_record(opened)["job_id"], wanted, 0 if wanted.row_ids else skip)
+    missing = set(wanted.row_ids)
+    for found in islice(rows, most):
+        missing.discard(found.row_ids[0])
+        yield _described(found)
+    if missing:
+        raise JobError(f"--row {min(missing)}: no such row in {store}")
 
 
-def _described(rows: ShardRows, index: int) -> dict[str, Any]:
+def _described(rows: ShardRows) -> dict[str, Any]:
     found = {
-        "row_id": rows.row_ids[index],
-        "verdict": rows.verdicts[index],
-        "input_ids": rows.sequences.row(index).tolist(),
-        "prompt_length": int(rows.prompt_lengths[index]),
-        "segments": [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in rows.segments[index]],
-        "finish_reason": rows.finish_reasons[index],
-        "matched_stop": rows.matched_stops[index],
-        "extends_previous": bool(rows.extends[index]),
-        "metadata": json.loads(rows.metadata[index]),
+        "row_id": rows.row_ids[0],
+        "verdict": rows.verdicts[0],
+        "input_ids": rows.sequences.row(0).tolist(),
+        "prompt_length": int(rows.prompt_lengths[0]),
+        "segments": [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in rows.segments[0]],
+        "finish_reason": rows.finish_reasons[0],
+        "matched_stop": rows.matched_stops[0],
+        "extends_previous": bool(rows.extends[0]),
+        "metadata": json.loads(rows.metadata[0]),
     }
     if rows.offsets is not None:
-        found |= {"verdict_offset": int(rows.offsets[index]), "detail": rows.details[index]}
-        found["reply"] = json.loads(rows.replies[index])
+        found |= {"verdict_offset": int(rows.offsets[0]), "detail": rows.details[0]}
+        found["reply"] = json.loads(rows.replies[0])
     return found
 
 
-def _print(found: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
+def _compared(
+    found: list[dict[str, Any]], row_ids: tuple[str, ...], vocabulary: Vocabulary
+) -> list[dict[str, Any]]:
+    """Return where the rows that were found differ: the two that were named, else each from its own text."""
+    if len(row_ids) == 2:
+        one, other = sorted(found, key=lambda row: row_ids.index(row["row_id"]))
+        return [_difference(one, other["row_id"], other["input_ids"], vocabulary)]
+    again = [vocabulary.dialect.encode(row["text"]) for row in found]
+    return [
+        _difference(row, "its own text, encoded again", ids, vocabulary)
+        for row, ids in zip(found, again, strict=True)
+    ]
+
+
+def _difference(row: dict[str, Any], name: str, other: list[int], vocabulary: Vocabulary) -> dict[str, Any]:
+    ids = row["input_ids"]
+    return {
+        "row_id": row["row_id"],
+        "against": name,
+        "same": ids == other,
+        "differences": [
+            {
+                "start": part.start,
+                "ids": ids[part.start : part.stop],
+                "text": [vocabulary.name_of(i) for i in ids[part.start : part.stop]],
+                "other_start": part.other_start,
+                "other_ids": other[part.other_start : part.other_stop],
+                "other_text": [vocabulary.name_of(i) for i in other[part.other_start : part.other_stop]],
+            }
+            for part in differences(ids, other)
+        ],
+    }
+
+
+def _print(found: dict[str, Any], vocabulary: Vocabulary, all_ids: bool) -> None:
     console = output()
     ids = found["input_ids"]
     made = len(ids) - found["prompt_length"]
@@ -89,5 +154,8 @@ def _print(found: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> Non
         place = f" at {found['verdict_offset']}" if found["verdict_offset"] >= 0 else ""
         console.print(f"{found['detail']}{place}", style="red", highlight=False, soft_wrap=True, markup=False)
     segments = [Segment(part["kind"], part["start"], part["stop"]) for part in found["segments"]]
-    print_sequence(console, ids, segments, decode)
+    if all_ids:
+        print_ids(console, ids, segments, vocabulary)
+    else:
+        print_sequence(console, ids, segments, vocabulary.decode, tuple(vocabulary.control_ids))
     console.print()

@@ -65,6 +65,17 @@ class FolderStore:
         except OSError as error:
             self._refuse(key, error)
 
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        try:
+            with (self.folder / check_key(key)).open("rb") as file:
+                file.seek(start)
+                return file.read(stop - start)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise MissingError(f"{self.uri}/{key}: expected an object, found none") from None
+        except OSError as error:
+            self._refuse(key, error)
+
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`; a folder keeps no digest."""
         path = self.folder / check_key(key)

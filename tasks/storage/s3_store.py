@@ -133,10 +133,21 @@ class S3Store:
             f"{self._where()}, {key}: expected sha256 {found[1]} (stored with it), got {sha256_hex(found[0])}"
         )
 
-    def _read(self, path: str) -> tuple[bytes, str]:
-        response = self._client.get_object(Bucket=self._bucket, Key=path)
+    def _read(self, path: str, **wanted: Any) -> tuple[bytes, str]:
+        response = self._client.get_object(Bucket=self._bucket, Key=path, **wanted)
         with contextlib.closing(response["Body"]) as body:  # the body's own `with` hands out the bare socket
             return body.read(), response.get("Metadata", {}).get("sha256", "")
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        path = self._prefix + check_key(key)
+        wanted = {"Range": f"bytes={start}-{stop - 1}"}
+        answer = self._deadline.call(f"get {key}", lambda: self._read(path, **wanted))
+        if answer.kind == "missing":
+            raise MissingError(f"{self._where()}, {key}: expected an object, found none")
+        self._expect(answer.kind, f"get {key}")
+        data: bytes = answer.value[0]
+        return data
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`."""

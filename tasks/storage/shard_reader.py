@@ -28,12 +28,12 @@ def decode_shard(data: bytes, where: str = "shard") -> ShardRows:
     Raises:
         DataError: not Parquet, another schema, a null, or a prompt longer than its sequence.
     """
-    return _rows(_table(data, SHARD_SCHEMA, where), where)
+    return rows_of(_table(data, SHARD_SCHEMA, where), where)
 
 
 def decode_rejected(data: bytes, where: str = "rejected") -> ShardRows:
     """Return the rows of a rejected file; see `decode_shard`."""
-    return _rows(_table(data, REJECTED_SCHEMA, where), where)
+    return rows_of(_table(data, REJECTED_SCHEMA, where), where)
 
 
 def decode_provenance(data: bytes, where: str = "provenance") -> list[dict[str, Any]]:
@@ -55,12 +55,17 @@ def _table(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
         table = pq.read_table(io.BytesIO(data))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{where}: expected a Parquet file, got {error}") from error
-    if not table.schema.remove_metadata().equals(schema):
-        raise DataError(f"{where}: expected columns {_columns(schema)}, got {_columns(table.schema)}")
+    check_columns(table.schema, schema, where)
     for name in schema.names:
         if table[name].null_count and name not in _MAY_BE_NULL:
             raise DataError(f"{where}: expected no null in {name}, got {table[name].null_count}")
     return table.combine_chunks()
+
+
+def check_columns(found: pa.Schema, schema: pa.Schema, where: str) -> None:
+    """Raise DataError unless a file's schema is the one that is expected."""
+    if not found.remove_metadata().equals(schema):
+        raise DataError(f"{where}: expected columns {_columns(schema)}, got {_columns(found)}")
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -76,7 +81,8 @@ def _ragged(column: pa.ChunkedArray) -> Ragged:
     return Ragged(np.ascontiguousarray(ids), offsets - offsets[0])
 
 
-def _rows(table: pa.Table, where: str) -> ShardRows:
+def rows_of(table: pa.Table, where: str) -> ShardRows:
+    """Return the rows of a table in a schema of this file; see `decode_shard`."""
     try:
         sequences = _ragged(table["input_ids"])
     except ValueError as error:

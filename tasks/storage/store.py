@@ -61,6 +61,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes:
         """Return the object's bytes; `MissingError` if absent, `DataError` if not what was stored."""
 
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop) of an object, unproved: its digest is of the whole; errors as `get`."""
+
     def head(self, key: str) -> ObjectInfo | None:
         """Return what is known of `key`, None if absent."""
 
