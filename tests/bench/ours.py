@@ -119,7 +119,8 @@ class Hot:
     async def _batch(self, dispatch: Dispatch, index: int, lane: Lane) -> None:
         await dispatch.run(lane)
         if self.stages == "whole":
-            self.accepted += await asyncio.to_thread(self._check, index)
+            accepted = await asyncio.to_thread(self._check, index)
+            self.accepted += accepted
 
     def _check(self, index: int) -> int:
         """Read a batch back from its journal and give each row its verdict, as `check_tokens` does."""
