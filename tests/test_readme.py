@@ -20,7 +20,7 @@ from deployments.standin.launch import running_standin_sync
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
-RAN = ("make demo", "rawseq show", "rawseq run", "rawseq verify")
+RAN = ("make demo", "rawseq show", "rawseq run", "rawseq verify", "rawseq publish")
 SERVER = "http://127.0.0.1:30000"
 """What the README calls a server: an embedded one on a free port takes its place."""
 

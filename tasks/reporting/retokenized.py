@@ -44,8 +44,6 @@ class Retokenized:
         """Return the finding for a person."""
         if self.share is None:
             return "no accepted output to decode and encode again"
-        if not self.changed:
-            return f"decoding and encoding again changed none of {self.rows} outputs"
         return (
             f"decoding and encoding again would have changed the ids of {self.changed} of {self.rows} "
             f"outputs ({self.share:.2%})"

@@ -29,9 +29,10 @@ def test_a_run_publishes_and_an_unfinished_job_can(
     assert standin.url in store.get("report.html").decode()
 
     next((tmp_path / "out").rglob("receipts/000001*")).unlink()
-    ran = rawseq("publish", str(tmp_path / "out"))
+    ran = rawseq("publish", str(tmp_path / "out"), "--out", "copy")
     assert (ran.status, ran.answer["complete"], ran.answer["report"]) == (0, False, report)
     assert ran.answer["batches"]["committed"] == 1
     assert ran.answer["retokenized"]["rows"] == ran.answer["rows"]["accepted"]
     assert json.loads(store.get("dataset.json"))["batches"] == {"total": 2, "committed": 1}
     assert "Not complete" in store.get("report.html").decode()
+    assert (tmp_path / "copy" / "report.html").read_bytes() == store.get("report.html")
