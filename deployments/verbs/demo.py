@@ -71,5 +71,6 @@ def _keep_job_file(job: JobSpec, path: Path) -> None:
 
 def _print_next_steps(uri: str | None) -> None:
     place = uri if uri is not None else "demo"
-    line = f"look      rawseq show {place} · rawseq status {place} · rawseq verify {place}"
+    verbs = f"rawseq show {place} · rawseq status {place} · rawseq verify {place}"
+    line = f"look      {verbs} · rawseq publish {place} --out report"
     output().print(line, highlight=False, soft_wrap=True, markup=False)

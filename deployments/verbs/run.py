@@ -73,4 +73,5 @@ def summary_lines(summary: Summary) -> list[str]:
         f"rows    {rows['total']} = {rows['accepted']} accepted + {rows['rejected']} rejected",
         f"tokens  {tokens['prompt']} prompt + {tokens['output']} output",
         f"store   {summary.store}",
+        f"report  {summary.store}/report.html",
     ]
