@@ -12,8 +12,9 @@ demo: $(VENV)/.run-ready
 up: $(VENV)/.run-ready
 	$(BIN)/rawseq up
 
+# Two files at once: many tests wait for servers.
 test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Prefect's UI in the system's Chromium (apt-get install chromium), over `rawseq up`; pictures in tests/browser/screenshots.
 test-browser: $(VENV)/.browser-ready
