@@ -76,6 +76,10 @@ def cancel_runs(client: SyncPrefectClient, pool: str) -> list[str]:
     deadline = time.monotonic() + STOP_SECONDS
     while _under_way(client, pool) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
+    for run in runs:
+        ended = client.read_flow_run(run.id).state
+        if ended is not None and ended.type == StateType.CRASHED:  # how Prefect notes the worker's SIGTERM
+            client.set_flow_run_state(run.id, Cancelled(message="its stack was stopped"), force=True)
     return [run.name for run in runs]
 
 

@@ -100,6 +100,11 @@ class Up:
         tasks = self.ask("task_runs/filter", body)
         return Counter(task["name"].split()[1] for task in tasks if task["name"].startswith("commit_batch"))
 
+    def log(self, run_id: str) -> str:
+        """Return the lines of a run's log in all attempts, as far as the server knows them by now."""
+        lines = self.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [run_id]}}, "limit": 200})
+        return "\n".join(line["message"] for line in lines)
+
     def page_of(self, run_id: str) -> str:
         """Return the address of a run's page."""
         return f"{self.addresses['ui']}/v2/runs/flow-run/{run_id}"
