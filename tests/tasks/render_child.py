@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ async def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run where it is ignored
     try:
         asyncio.run(main(Path(sys.argv[1])))
     except KeyboardInterrupt:

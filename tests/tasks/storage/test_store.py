@@ -136,9 +136,7 @@ def with_job(spec: StoreSpec, keys: dict[str, str] | None, name: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(
-    "uri", ["s3://", "s3://UPPER/x", "s3://key:secret@bucket/x", "s3://bucket/x?y=1", "gs://b/x"]
-)
+@pytest.mark.parametrize("uri", ["s3://", "s3://UPPER/x", "s3://bucket/x?y=1", "gs://b/x"])
 def test_bad_addresses_are_refused(uri: str) -> None:
     """The message names store.uri and what was expected."""
     with pytest.raises(JobError, match=r"store\.uri: expected"):
