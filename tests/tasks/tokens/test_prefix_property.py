@@ -1,9 +1,15 @@
 """Where a turn's prompt extends the turn before, id for id: an exporter may merge such rows, no others."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from tasks.records import Ragged
+from tasks.spec import ModelSpec
 from tasks.tokens.conversations import extends_previous
+from tasks.tokens.grammar import discover_grammar
+from tasks.tokens.vocabulary import load_vocabulary
 from tests.tasks.tokens.answers import answer
 from tests.tasks.tokens.conftest import Load
 from tests.tasks.tokens.test_turns import ONE_CALL, TOOL_LOOP, Record, batch, reply, user
@@ -56,6 +62,20 @@ def test_a_second_question(family: str, thinking: bool, load: Load) -> None:
         False,
         NEXT_QUESTION[family, thinking],
     ]
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_an_argument_keeps_earlier_reasoning(cleared: bool, model_folder: Callable[[str], Path]) -> None:
+    """GLM-5's `clear_thinking: false`: the second prompt extends the first turn with its reasoning."""
+    arguments = {"enable_thinking": True, "clear_thinking": cleared}
+    vocabulary = load_vocabulary(ModelSpec(tokenizer=str(model_folder("glm-5")), template_args=arguments))
+    made = batch(vocabulary, discover_grammar(vocabulary), Record((user("First?"), user("Second?"))))
+    first = reply(vocabulary, made.open({})[0][0], "I look.</think>Yes.<|user|>")
+    second, _ = made.follow(first)
+    assert second is not None
+    inputs = Ragged.from_rows([first.input_ids, second.input_ids])
+    outputs = Ragged.from_rows([first.output_ids, first.output_ids])
+    assert extends_previous(made.row_ids, inputs, outputs).tolist() == [False, not cleared]
 
 
 @pytest.mark.parametrize("family", TOOL_CALLS)
