@@ -64,7 +64,7 @@ def test_a_second_question(family: str, thinking: bool, load: Load) -> None:
     ]
 
 
-@pytest.mark.parametrize("cleared", [False, True])
+@pytest.mark.parametrize("cleared", [False, True], ids=["glm-5-kept", "glm-5-cleared"])
 def test_an_argument_keeps_earlier_reasoning(cleared: bool, model_folder: Callable[[str], Path]) -> None:
     """GLM-5's `clear_thinking: false`: the second prompt extends the first turn with its reasoning."""
     arguments = {"enable_thinking": True, "clear_thinking": cleared}
