@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from deployments.store_argument import opened_store
+from deployments.store_argument import Access, opened_store
 from tasks.errors import JobError
 from tasks.jobfile import build_job, with_settings
 from tasks.spec import JobSpec
@@ -11,17 +11,18 @@ from tasks.stored import grammar_of, job_of, job_record, vocabulary_of
 __all__ = ["grammar_of", "job_of", "job_record", "stored_job", "vocabulary_of"]
 
 
-def stored_job(argument: str, settings: Sequence[str]) -> JobSpec:
-    """Return the job of a STORE argument, changed by `path=value` settings.
+def stored_job(argument: str, settings: Sequence[str], access: Access) -> JobSpec:
+    """Return the job of a STORE argument, changed by `path=value` settings and what was typed of its store.
 
     Raises:
         JobError: no job there, its prefix was renamed, or a setting is wrong.
     """
-    with opened_store(argument) as store:
+    with opened_store(argument, access) as (store, _):
         job, uri = job_of(store), store.uri
     parent, _, last = uri.rpartition("/")
     if last != job.job_id:
         raise JobError(f"{uri}: expected the job's prefix to be named {job.job_id}, got {last!r}")
     # what job.json says of the store is where the job began; a moved or copied dataset is STORE itself
-    data = with_settings(job.model_dump() | {"store": job.store.model_dump() | {"uri": parent}}, settings)
+    section = job.store.model_dump() | {"uri": parent} | access.given()
+    data = with_settings(job.model_dump() | {"store": section}, settings)
     return build_job(data, f"{uri}/job.json")

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from deployments.console import moving_bar
 from tasks.errors import RawseqError, SurroundingsError
 from tasks.report import Summary
 from tasks.run import OBSERVER, Run
-from tasks.spec import JobSpec
+from tasks.spec import JobSpec, StoreSpec
 
 
 class FlowFailedError(RawseqError):
@@ -107,6 +107,24 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
     if isinstance(error, RawseqError):
         raise error
     raise FlowFailedError(f"the flow run ended as {state.type.value}: {state.message}")
+
+
+def block_keys(store: StoreSpec) -> Mapping[str, str] | None:
+    """Ask Prefect for the S3 keys in the block that a store section names.
+
+    Raises:
+        JobError: no such block, or other data in it.
+        SurroundingsError: the Prefect server does not answer, or refuses.
+    """
+    quiet_prefect(Console(stderr=True))
+    from prefect.exceptions import PrefectException
+
+    from tasks.steps import load_credentials
+
+    try:
+        return asyncio.run(load_credentials(store))
+    except (httpx.HTTPError, OSError, PrefectException, RuntimeError) as error:
+        raise _unreachable(error) from None
 
 
 def _run(flow: Callable[..., Any], interrupts: list[int]) -> Any:

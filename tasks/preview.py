@@ -1,6 +1,6 @@
 """The prompts of a job exactly as they would be sent, and what would be refused: no server, no store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import attrs
@@ -36,7 +36,7 @@ class Preview:
     rows: Iterator[Request | Completion]
 
 
-def preview(spec: JobSpec, count: int) -> Preview:
+def preview(spec: JobSpec, count: int, credentials: Mapping[str, str] | None = None) -> Preview:
     """Render the first prompts of a job, planned as a first run would: same order, same refusals.
 
     Later turns, whose prompts hang on answers, are not among them.
@@ -44,6 +44,7 @@ def preview(spec: JobSpec, count: int) -> Preview:
     Args:
         spec: the job.
         count: source records to look at.
+        credentials: of `s3://` prompts, as in `open_store`.
 
     Raises:
         SourceError: a prompt file is missing, empty or malformed, as a run would say it.
@@ -52,13 +53,13 @@ def preview(spec: JobSpec, count: int) -> Preview:
     vocabulary = load_vocabulary(spec.model)
     mixes = read_mix(spec.sampling.mix)
     grammar = discover_grammar(vocabulary, [mix.template_args for mix in mixes])
-    records = islice(_records(spec, count), count)
+    records = islice(_records(spec, count, credentials), count)
     return Preview(vocabulary, grammar, _rows(spec, vocabulary, grammar, mixes, records))
 
 
-def _records(spec: JobSpec, count: int) -> Iterator[Record]:
+def _records(spec: JobSpec, count: int, credentials: Mapping[str, str] | None) -> Iterator[Record]:
     """Yield the records of the first batches as planned: in order, with `error` where nothing is sent."""
-    sources = open_sources(spec.prompts, spec.store)
+    sources = open_sources(spec.prompts, spec.store, credentials)
     whole_batches = -(-count // spec.batch.rows) * spec.batch.rows  # a batch is mixed as a whole
     limit = min(whole_batches, spec.prompts.limit or whole_batches)
     first = spec.model_copy(update={"prompts": spec.prompts.model_copy(update={"limit": limit})})

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from deployments.console import output
-from deployments.store_argument import opened_store
+from deployments.store_argument import Access, opened_store, store_options
 from tasks.errors import JobError
 from tasks.storage.trainers.masks import BOUNDARIES, SWITCHES
 from tasks.storage.trainers.options import ExportOptions, FormatName
@@ -35,9 +36,15 @@ from tasks.storage.trainers.options import ExportOptions, FormatName
 @click.option("--seed", type=int, help="Of the split and of fractional weights [0].")
 @click.option("--file-tokens", type=int, help="Ids per file [256 Mi for specforge, else 64 Mi].")
 @click.option("--draft-vocab", type=int, metavar="N", help="Also write d2t and t2d of so many ids.")
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, lines on stderr.")
 def export(
-    stores: tuple[str, ...], out: Path, weights: tuple[float, ...], as_json: bool, **fields: Any
+    stores: tuple[str, ...],
+    access: Access,
+    out: Path,
+    weights: tuple[float, ...],
+    as_json: bool,
+    **fields: Any,
 ) -> int:
     """Write the accepted rows of STOREs for a trainer, with loss masks and a manifest of digests.
 
@@ -48,8 +55,10 @@ def export(
     options = _options(fields)
     shares = _weights(weights, len(stores))
     with ExitStack() as stack:
-        opened = [stack.enter_context(opened_store(store)) for store in stores]
-        report = export_opened(opened, shares, options, out, lambda line: click.echo(line, err=True))
+        found = [stack.enter_context(opened_store(store, access)) for store in stores]
+        opened, keys = [each.store for each in found], [each.credentials for each in found]
+        say = partial(click.echo, err=True)
+        report = export_opened(opened, shares, options, out, say, credentials=keys)
     if as_json:
         click.echo(json.dumps(report))
     else:

@@ -7,7 +7,8 @@ import click
 
 from deployments.console import checks_table, output
 from deployments.model_options import model_options, model_spec
-from deployments.store_argument import store_spec
+from deployments.store_argument import Access, keys_of, store_options, store_spec
+from tasks.errors import JobError
 from tasks.jobfile import build_section
 from tasks.serving.probe import ProbeReport
 from tasks.spec import ServersSpec
@@ -20,9 +21,11 @@ READY_SECONDS = 30.0
 @click.argument("target", metavar="URL|STORE")
 @model_options
 @click.option("--api-key-env", help="Name of the environment variable that holds the API key.")
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def probe(
     target: str,
+    access: Access,
     tokenizer: str | None,
     revision: str | None,
     trust_remote_code: bool,
@@ -37,7 +40,9 @@ def probe(
     usable, 1 not.
     """
     if not target.startswith(("http://", "https://")):
-        return _probe_store(target, as_json)
+        return _probe_store(target, access, as_json)
+    if access != Access():
+        raise JobError("--endpoint-url, --credentials-block: expected beside a store, got a server")
     from tasks.probing import probe_one
 
     model = model_spec(tokenizer, revision, trust_remote_code, template_args)
@@ -63,10 +68,11 @@ def _print(report: ProbeReport) -> None:
     )
 
 
-def _probe_store(uri: str, as_json: bool) -> int:
+def _probe_store(uri: str, access: Access, as_json: bool) -> int:
     from tasks.storage.store_probe import prepare_store
 
-    store, found = prepare_store(store_spec(uri))
+    spec = store_spec(uri, access=access)
+    store, found = prepare_store(spec, credentials=keys_of(spec))
     store.close()
     answer = found.as_json()
     if as_json:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from deployments.console import output
-from deployments.store_argument import opened_store
+from deployments.store_argument import Access, opened_store, store_options
 from tasks.errors import JobError
 from tasks.storage.store import ObjectStore
 
@@ -16,15 +16,16 @@ from tasks.storage.store import ObjectStore
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder that gets a copy of all three."
 )
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def publish(store: str, out: Path | None, as_json: bool) -> int:
+def publish(store: str, access: Access, out: Path | None, as_json: bool) -> int:
     """Write dataset.json, README.md and report.html of STORE from the receipts so far.
 
     Every run ends with this; a job that is not complete, or was interrupted, can be published too.
     """
     from tasks.publishing import publish_store
 
-    with opened_store(store) as opened:
+    with opened_store(store, access) as (opened, _):
         summary, published = publish_store(opened)
         if out is not None:
             _copy(opened, out)

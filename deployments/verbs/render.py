@@ -1,14 +1,17 @@
 """`rawseq render JOB.yaml`: the prompts exactly as they would be sent, and what was refused and why."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from deployments.console import output
+from deployments.store_argument import keys_of
 from tasks.jobfile import load_job
 from tasks.records import Completion
+from tasks.spec import JobSpec
 
 
 @click.command(short_help="Show prompts exactly as they would be sent.")
@@ -36,7 +39,7 @@ def render(job: Path, count: int, settings: tuple[str, ...], as_json: bool) -> i
     from tasks.tokens.inspect_row import describe_refusal, describe_request
 
     spec = load_job(job, settings)
-    shown = preview(spec, count)
+    shown = preview(spec, count, _keys(spec))
     rows = refused = 0
     for row in shown.rows:
         rows += 1
@@ -56,6 +59,12 @@ def render(job: Path, count: int, settings: tuple[str, ...], as_json: bool) -> i
     else:
         output().print(f"{rows} prompts, {refused} refused", style="bold", highlight=False)
     return 1 if refused else 0
+
+
+def _keys(spec: JobSpec) -> Mapping[str, str] | None:
+    """Return the keys for prompts in S3, of the block that the job names; else Prefect is not asked."""
+    addresses = (*(part.uri for part in spec.prompts.parts), *spec.prompts.exclude)
+    return keys_of(spec.store) if any(uri.startswith("s3://") for uri in addresses) else None
 
 
 def _print(row: dict[str, Any]) -> None:

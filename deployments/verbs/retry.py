@@ -4,6 +4,7 @@ import click
 from rich.console import Console
 
 from deployments.job_record import stored_job
+from deployments.store_argument import Access, store_options
 from deployments.verbs.run import report
 from tasks.errors import JobError
 
@@ -12,10 +13,16 @@ from tasks.errors import JobError
 @click.argument("store")
 @click.option("--batches", metavar="3,7-9", help="Numbers of batches; all of them when left out.")
 @click.option("--rejected", multiple=True, metavar="CODE", help="Make rejected rows of this code again.")
+@store_options
 @click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
 def retry(
-    store: str, batches: str | None, rejected: tuple[str, ...], settings: tuple[str, ...], as_json: bool
+    store: str,
+    access: Access,
+    batches: str | None,
+    rejected: tuple[str, ...],
+    settings: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Make batches of STORE again: those without a receipt, named ones, or those with such rejected rows.
 
@@ -24,7 +31,7 @@ def retry(
     from deployments.local_flow import run_retry
 
     numbers = batch_numbers(batches) if batches is not None else []
-    summary = run_retry(stored_job(store, settings), numbers, list(rejected), Console(stderr=True))
+    summary = run_retry(stored_job(store, settings, access), numbers, list(rejected), Console(stderr=True))
     return report(summary, as_json)
 
 

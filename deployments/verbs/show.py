@@ -9,7 +9,7 @@ import click
 
 from deployments.console import output, print_difference, print_ids, print_sequence
 from deployments.job_record import job_record, vocabulary_of
-from deployments.store_argument import opened_store
+from deployments.store_argument import Access, opened_store, store_options
 from tasks.errors import JobError
 from tasks.records import Segment
 from tasks.reporting.difference import differences
@@ -38,9 +38,11 @@ from tasks.verdicts import Code
 @click.option(
     "--diff", is_flag=True, help="Where two --row differ; one row: where the ids of its own text would."
 )
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row on stdout, then a summary.")
 def show(
     store: str,
+    access: Access,
     row_ids: tuple[str, ...],
     rejected: str | None,
     count: int,
@@ -55,7 +57,7 @@ def show(
     """
     if diff and len(row_ids) > 2:
         raise JobError(f"--diff: expected at most two --row, got {len(row_ids)}")
-    with opened_store(store) as opened:
+    with opened_store(store, access) as (opened, _):
         vocabulary = vocabulary_of(opened)
         found = list(_found(opened, store, _wanted(row_ids, rejected), count, skip))
     for row in found:

@@ -7,7 +7,7 @@ import click
 
 from deployments.console import output, verdict_table
 from deployments.job_record import job_record
-from deployments.store_argument import opened_store
+from deployments.store_argument import Access, opened_store, store_options
 from tasks.storage.audit_report import repair_command
 from tasks.storage.damage import missing_files
 from tasks.storage.ledger import Ledger
@@ -16,10 +16,11 @@ from tasks.storage.store import ObjectStore
 
 @click.command(short_help="Batches, rows, tokens and rejects of a dataset.")
 @click.argument("store")
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def status(store: str, as_json: bool) -> int:
+def status(store: str, access: Access, as_json: bool) -> int:
     """Batches by state, rows, tokens and rejects of STORE. Exit 0 complete, 3 not yet."""
-    with opened_store(store) as opened:
+    with opened_store(store, access) as (opened, _):
         answer = describe(opened)
     if as_json:
         click.echo(json.dumps(answer))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from deployments.console import checks_table, output
-from deployments.store_argument import opened_store
+from deployments.store_argument import Access, opened_store, store_options
 from tasks.auditing import audit_store
 from tasks.errors import JobError
 from tasks.likelihood import TOLERANCE
@@ -49,8 +49,11 @@ READY_SECONDS = 30.0
     help="Nats by which log probabilities may differ.",
 )
 @click.option("--api-key-env", help="Name of the environment variable that holds the API key.")
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(store: str, collect_orphans: bool, older_than_seconds: float, as_json: bool, **how: Any) -> int:
+def verify(
+    store: str, access: Access, collect_orphans: bool, older_than_seconds: float, as_json: bool, **how: Any
+) -> int:
     """Check every receipt, shard, sha256, grammar, count and row id of STORE.
 
     With --rescore a sample of the rows is prefilled with log probabilities, to see whether the model can have
@@ -58,8 +61,9 @@ def verify(store: str, collect_orphans: bool, older_than_seconds: float, as_json
     """
     ask = _rescore(how)
     sample = RowSample(ask.rows, ask.seed) if ask else None
-    with opened_store(store) as opened:
-        result = audit_store(opened, sources=how["sources"], see=sample.see if sample else None)
+    see = sample.see if sample else None
+    with opened_store(store, access) as (opened, keys):
+        result = audit_store(opened, sources=how["sources"], credentials=keys, see=see)
         if ask and sample:
             result = asyncio.run(rescored(result, opened, sample.rows(), ask))
         answer = result.as_json()

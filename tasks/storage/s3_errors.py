@@ -100,7 +100,7 @@ def meaning_of(error: Exception) -> Meaning:
         return Meaning(
             "operator",
             "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, an AWS profile, or "
-            "store.credentials_block",
+            "store.credentials_block (a typed STORE: --credentials-block)",
         )
     if isinstance(error, bx.CredentialRetrievalError | bx.TokenRetrievalError | bx.SSOError):
         return Meaning(

@@ -23,6 +23,7 @@ from tasks.storage.ledger import Ledger
 from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
 from tests.conftest import free_port
 from tests.jobs import Rawseq, opened, write_job, write_prompts
+from tests.prefect_api import make_block
 
 GOOD = '{"id": "a", "prompt": "hi"}\n'
 
@@ -269,25 +270,6 @@ def test_keys_from_a_prefect_block(
     absent = rawseq("run", str(job), "--set", "store.credentials_block=nobody")
     assert absent.status == 2
     assert "'nobody': expected an existing block" in absent.answer["error"]["message"]
-
-
-def make_block(api: str, kind: str, name: str, data: dict[str, str]) -> None:
-    """Make a block document on the Prefect server, whose own list of block types has this kind."""
-
-    def call(method: str, path: str, body: object = None) -> Any:
-        request = urllib.request.Request(
-            f"{api}{path}",
-            None if body is None else json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-            method=method,
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read())
-
-    kind_id = call("GET", f"/block_types/slug/{kind}")["id"]
-    schemas = call("POST", "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind_id]}}})
-    body = {"name": name, "data": data, "block_schema_id": schemas[0]["id"], "block_type_id": kind_id}
-    call("POST", "/block_documents/", body)
 
 
 async def test_a_refused_job_leaves_no_connection(
