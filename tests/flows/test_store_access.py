@@ -1,6 +1,8 @@
 """Verbs open a typed STORE with the keys of a Prefect block: no AWS variable is set anywhere here."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from deployments.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
 from tasks.spec import StoreSpec
 from tasks.storage.store import open_store
-from tests.conftest import free_port
+from tests.conftest import RUN_SECONDS, free_port
 from tests.jobs import Rawseq, write_job, write_prompts
 from tests.prefect_api import make_block
 
@@ -72,18 +74,31 @@ def test_every_verb_opens_a_store_with_a_block(
 
 
 def test_what_is_told_when_the_keys_are_not_there(rawseq: Rawseq, seaweed: Seaweed) -> None:
-    """No option: the message names it. No such block, an option beside a folder, no Prefect: each its own."""
+    """No option: the message names it. No such block, an option beside a folder: each its own."""
     store = ("s3://rawseq/out", "--endpoint-url", seaweed.http_url)
     without = {"AWS_EC2_METADATA_DISABLED": "true"}  # else botocore looks for a cloud first
-    away = {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
     for arguments, env, status, expected in (
         (("status", *store), without, 5, "--credentials-block"),
         (("status", *store, "--credentials-block", "nobody"), {}, 2, "'nobody': expected an existing block"),
-        (("status", *store, "--credentials-block", "No Name"), {}, 2, "STORE.credentials_block: expected"),
+        (("status", *store, "--credentials-block", "No Name"), {}, 2, "STORE: credentials_block: "),
         (("status", "out", "--credentials-block", KEYS), {}, 2, "expected beside an s3:// address"),
         (("probe", "http://127.0.0.1:1", "--credentials-block", KEYS), {}, 2, "beside a store, got a server"),
-        (("status", *store, "--credentials-block", KEYS), away, 5, "Prefect server http://127.0.0.1"),
     ):
         ran = rawseq(*arguments, env=env)
         assert (ran.status, expected in ran.answer["error"]["message"]) == (status, True), ran.answer
         assert "Traceback" not in ran.stderr
+
+
+def test_a_prefect_server_that_is_away(rawseq_env: dict[str, str]) -> None:
+    """The block cannot be read: the message names Prefect's address, not the store."""
+    api = f"http://127.0.0.1:{free_port()}/api"
+    done = subprocess.run(
+        [sys.executable, "-m", "deployments.main", "status", "s3://rawseq/out", "--credentials-block", KEYS],
+        env=rawseq_env | {"PREFECT_API_URL": api},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 5, done.stderr
+    assert f"Prefect server {api}: expected its API" in done.stderr
+    assert "Traceback" not in done.stderr
