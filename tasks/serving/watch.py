@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 UNREADY_LOOKS: Final = 2
 """So many looks in a row must find a server unready: one `/health` that took too long makes it so as well."""
 
+QUIET_SNAPSHOTS: Final = 3
+"""So many fresh snapshots must show none of our rows: two may be far apart when our process stood still."""
+
 
 @attrs.define(slots=True)
 class Gaze:
@@ -27,7 +30,7 @@ class Gaze:
         stamp: the scheduler's snapshot times when it was last seen to move; an idle one moves too.
         stamp_at: when that was, our monotonic seconds (so no clock jump counts).
         quiet_since: since when the server knows of no work although we have rows there; None if it does.
-        quiet_stamp: the snapshot of that moment: only a later one shows that it still knows of none.
+        quiet_snapshots: how many fresh snapshots have shown that since.
         adapted: the snapshot that the window was last adapted to.
         silent: failed looks in a row.
         unready: looks in a row at which it wanted no rows.
@@ -36,20 +39,23 @@ class Gaze:
     stamp: tuple[float, ...] = ()
     stamp_at: float = 0.0
     quiet_since: float | None = None
-    quiet_stamp: tuple[float, ...] = ()
+    quiet_snapshots: int = 0
     adapted: tuple[float, ...] = ()
     silent: int = 0
     unready: int = 0
 
     def look(self, loads: Loads, in_flight: int, now: float) -> None:
         """Take in one look."""
-        ticks = loads.stamp != self.stamp or not any(loads.stamp)  # before 0.5.9 there is no stamp to look at
+        fresh = loads.stamp != self.stamp
+        ticks = fresh or not any(loads.stamp)  # before 0.5.9 there is no stamp to look at
         if not in_flight or (ticks and (loads.running > 0 or loads.waiting == 0)):
             self.stamp, self.stamp_at = loads.stamp, now
         if not in_flight or loads.running + loads.waiting:
             self.quiet_since = None
         elif self.quiet_since is None:
-            self.quiet_since, self.quiet_stamp = now, loads.stamp
+            self.quiet_since, self.quiet_snapshots = now, 0
+        else:
+            self.quiet_snapshots += fresh
 
     def is_new(self, loads: Loads) -> bool:
         """Whether the window was not adapted to this snapshot yet: SGLang renews it every few dozen steps."""
@@ -57,9 +63,9 @@ class Gaze:
         self.adapted = loads.stamp
         return new
 
-    def quiet_seconds(self, loads: Loads, now: float) -> float:
+    def quiet_seconds(self, now: float) -> float:
         """Return for how long the server has known of none of our rows, as far as fresh snapshots show."""
-        if self.quiet_since is None or loads.stamp == self.quiet_stamp:
+        if self.quiet_since is None or self.quiet_snapshots < QUIET_SNAPSHOTS:
             return 0.0
         return now - self.quiet_since
 
@@ -71,7 +77,6 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
         await asyncio.sleep(server.patience.poll_seconds)
         if server.state != OPEN or server.epoch != epoch:
             return None
-        _drop_overdue(server)
         try:
             loads = await server.client.loads(timeout_seconds=server.patience.look_seconds)
             ready = await server.client.takes_work(timeout_seconds=server.patience.look_seconds)
@@ -83,6 +88,7 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
         gaze.silent, gaze.unready = 0, 0 if ready else gaze.unready + 1
         if gaze.unready >= UNREADY_LOOKS:
             return fleet.evict(server, "it drains, is paused or unwell (/ready is 503)", drop=False)
+        _drop_overdue(server)  # after a look: what came while our process stood still has been read by now
         if loads is None:
             continue
         server.loads, now = loads, time.monotonic()
@@ -91,7 +97,7 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
             still = now - gaze.stamp_at
             told = f"{loads.running} rows running, {loads.waiting} waiting"
             return fleet.evict(server, f"its scheduler stands still for {still:.0f} s with {told}")
-        _drop_lost(server, gaze.quiet_seconds(loads, now), now)
+        _drop_lost(server, gaze.quiet_seconds(now), now)
         if gaze.is_new(loads):
             _adapt(server, fleet, loads)
 

@@ -48,7 +48,10 @@ class Scripted:
         self.weights = "default"
         self.health = 200
         self.text_ids = PROMPT.tolist()
-        self.loads: dict[str, Any] | None = None
+        self.slots: int | None = None
+        """Rows that it says it runs at once; any more of them wait. None: it says that none ever waits."""
+        self.waiting_seen: list[int] = []
+        """How many rows waited, look by look."""
         self.seen: list[dict[str, Any]] = []
         self.requests: list[web.Request] = []
         self.aborted: list[str] = []
@@ -116,15 +119,17 @@ class Scripted:
         return web.json_response({"object": "list", "data": [{"id": "tiny", "max_model_len": 512}]})
 
     async def _loads(self, request: web.Request) -> web.Response:
+        running = self.running if self.slots is None else min(self.slots, self.running)
+        self.waiting_seen.append(self.running - running)
         rank = {
             "timestamp": time.time(),
             "dp_rank": 0,
-            "num_running_reqs": self.running,
-            "num_waiting_reqs": 0,
+            "num_running_reqs": running,
+            "num_waiting_reqs": self.running - running,
             "max_running_requests": 4,
             "token_usage": 0.1,
         }
-        return web.json_response({"version": "0.5.23", "loads": [rank | (self.loads or {})]})
+        return web.json_response({"version": "0.5.23", "loads": [rank]})
 
     async def _abort(self, request: web.Request) -> web.Response:
         self.aborted.append((await request.json())["rid"])
