@@ -4,7 +4,7 @@ Blocking functions; the steps run them on the run's own threads. Only `open_flee
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -18,9 +18,9 @@ from tasks.serving.dispatch import Dispatch
 from tasks.serving.ensure import ServerReport
 from tasks.serving.fleet import Fleet
 from tasks.serving.settings import FleetSettings
+from tasks.storage.batch import Batch, Batches
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
-from tasks.storage.ledger import Batch
 from tasks.storage.noted_servers import note_server
 from tasks.storage.receipt import unit_name
 from tasks.storage.server_lock import server_locks
@@ -83,27 +83,28 @@ class Numbered(Protocol):
         """For people: number, record range."""
 
 
-def plan(run: Run) -> tuple[Batch, ...]:
+def plan(run: Run) -> Batches:
     """Extend the plan by what is new in the sources; return the batches without a receipt."""
     sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
     run.plan = run.ledger.extend_plan(sources, run.spec, run.resolved_sha256)
     run.sources = sources
-    return _pending(run, run.plan.batches)
+    return _pending(run, 0, len(run.plan.batches))
 
 
-def plan_range(run: Run, start: int, stop: int) -> tuple[Batch, ...]:
+def plan_range(run: Run, start: int, stop: int) -> Batches:
     """Return the planned batches in [start, stop) without a receipt; nothing is added to the plan."""
     open_plan(run)
     assert run.plan is not None
-    return _pending(run, run.plan.batches[start:stop])
+    return _pending(run, start, min(stop, len(run.plan.batches)))
 
 
-def _pending(run: Run, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+def _pending(run: Run, start: int, stop: int) -> Batches:
     committed = sweep(run)
-    pending = [batch for batch in batches if batch.index not in committed]
+    assert run.plan is not None
+    pending = run.plan.batches.chosen(index for index in range(start, stop) if index not in committed)
     run.progress.batches = len(pending)
     run.progress.records = sum(batch.stop - batch.start for batch in pending)
-    return tuple(pending)
+    return pending
 
 
 def sweep(run: Run) -> dict[int, int]:

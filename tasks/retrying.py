@@ -78,9 +78,9 @@ def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> 
     wanted = _codes(run, codes)
     open_plan(run)
     assert run.plan is not None
-    unknown = sorted(set(numbers) - {batch.index for batch in run.plan.batches})
+    last = len(run.plan.batches) - 1
+    unknown = sorted(number for number in set(numbers) if not 0 <= number <= last)
     if unknown:
-        last = len(run.plan.batches) - 1
         raise JobError(f"--batches: expected numbers within 0-{last}, got {', '.join(map(str, unknown))}")
     committed = sweep(run)
     retries: list[Retry | None] = []

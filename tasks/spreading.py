@@ -15,8 +15,8 @@ from uuid import UUID
 import attrs
 
 from tasks.run import Run
+from tasks.storage.batch import Batch
 from tasks.storage.lease import last_sign
-from tasks.storage.plan import Batch
 
 RANGE_BATCHES: Final = 100
 """Most batches of one flow run: with five task runs a batch, and three more, it stays near 500 task runs."""

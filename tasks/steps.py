@@ -34,7 +34,7 @@ from tasks.run import current_run
 from tasks.serving.ensure import ServerReport
 from tasks.spec import ModelSpec, ServersSpec, StoreSpec
 from tasks.storage.audit_report import AuditReport
-from tasks.storage.ledger import Batch
+from tasks.storage.batch import Batch, Batches
 from tasks.storage.sample import RowSample
 from tasks.storage.server_lock import server_locks
 from tasks.storage.trainers.options import ExportedStore, ExportOptions
@@ -100,7 +100,7 @@ async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
 
 
 @task(name="plan_batches", task_run_name="plan_batches", **STEP)
-async def plan_batches() -> tuple[Batch, ...]:
+async def plan_batches() -> Batches:
     """Write what is new into the plan; return the batches that the ledger does not list."""
     run = current_run()
     log = get_run_logger()
@@ -115,7 +115,7 @@ async def plan_batches() -> tuple[Batch, ...]:
 
 
 @task(name="plan_range", task_run_name="plan_range {start}-{stop}", **STEP)
-async def plan_range(start: int, stop: int) -> tuple[Batch, ...]:
+async def plan_range(start: int, stop: int) -> Batches:
     """Read the plan as it is; return the batches in [start, stop) that the ledger does not list."""
     run = current_run()
     pending = await run.in_thread(batches.plan_range, run, start, stop)

@@ -5,8 +5,9 @@ from typing import Any
 
 from deployments.presets import STANDIN_MODEL
 from tasks.spec import ModelSpec
+from tasks.storage.batch import Batch, Span
 from tasks.storage.ledger import Ledger
-from tasks.storage.plan import Batch, Span, plan_object
+from tasks.storage.plan import plan_object
 from tasks.storage.store import ObjectStore, canonical
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 from tasks.verdicts import Code

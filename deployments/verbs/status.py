@@ -9,8 +9,9 @@ from deployments.console import output, verdict_table
 from deployments.job_record import job_record
 from deployments.store_argument import Access, opened_store, store_options
 from tasks.storage.audit_report import repair_command
-from tasks.storage.damage import missing_files
+from tasks.storage.damage import ListedFiles
 from tasks.storage.ledger import Ledger
+from tasks.storage.receipt import Receipt
 from tasks.storage.store import ObjectStore
 
 
@@ -32,17 +33,23 @@ def status(store: str, access: Access, as_json: bool) -> int:
 def describe(store: ObjectStore) -> dict[str, Any]:
     """Return the JSON object of `status`."""
     ledger = Ledger(store, job_record(store)["job_id"])
-    receipts = ledger.receipts()
-    plan = ledger.plan_of(receipts)
-    totals = ledger.fold(receipts)
-    pending = len(plan.batches) - len(receipts)
-    damaged = sorted({batch for batch, _ in missing_files(store, receipts.values())})
+    committed, damaged = ledger.committed(), []
+    files = ListedFiles(store)  # after the receipts: a live job adds to both
+
+    def looked_at(receipt: Receipt) -> Receipt:
+        if files.lacks(receipt):
+            damaged.append(receipt.batch)
+        return receipt
+
+    totals = ledger.fold(map(looked_at, ledger.iter_receipts(committed)))
+    plan = ledger.plan_of(committed)
+    pending = len(plan.batches) - totals.batches
     return {
         "job_id": ledger.job_id,
         "store": store.uri,
         "state": "incomplete" if pending or damaged or not plan.batches else "complete",
-        "batches": {"total": len(plan.batches), "committed": len(receipts), "pending": pending},
-        "records_planned": plan.batches[-1].stop if plan.batches else 0,
+        "batches": {"total": len(plan.batches), "committed": totals.batches, "pending": pending},
+        "records_planned": plan.records,
         "rows": dict(totals.rows),
         "tokens": dict(totals.tokens),
         "damaged": {"batches": damaged, "repair": repair_command(store.uri, damaged) if damaged else None},

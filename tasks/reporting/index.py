@@ -38,8 +38,8 @@ def dataset_index(
         "tokens": dict(summary.tokens),
         "shards": [
             {"batch": batch, "generation": receipt.generation, **attrs.asdict(receipt.shard)}
-            for batch, receipt in sorted(receipts.items())
-            if receipt.shard is not None
+            for batch in sorted(receipts)
+            if (receipt := receipts[batch]).shard is not None
         ],
         "provenance": provenance(job, servers),
         "retokenized": {"rows": retokenized.rows, "changed": retokenized.changed},

@@ -14,9 +14,10 @@ from tasks.storage import audit_rows
 from tasks.storage.audit_files import Fetched, decode_files, fetch_files
 from tasks.storage.audit_report import AuditReport, Check
 from tasks.storage.audit_rows import BatchRows
+from tasks.storage.batch import Batch
 from tasks.storage.duplicates import MASK, HashSpill
 from tasks.storage.ledger import Ledger
-from tasks.storage.plan import Batch, Plan
+from tasks.storage.plan import Plan
 from tasks.storage.receipt import FOLDERS, Receipt, fold, parse_receipt_key, receipt_bytes
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 

@@ -13,8 +13,8 @@ import orjson
 
 from tasks.records import Completion, Ragged, Verdict
 from tasks.storage.audit_report import Check
+from tasks.storage.batch import Batch
 from tasks.storage.mixture import in_batch_order
-from tasks.storage.plan import Batch
 from tasks.storage.receipt import Receipt
 from tasks.storage.shard import ShardRows
 from tasks.verdicts import NEVER_SENT, Code, accepted_codes

@@ -17,11 +17,11 @@ from typing import Self
 from tasks.errors import DataError, SurroundingsError
 from tasks.records import Completion
 from tasks.spec import SCHEMA_VERSION
+from tasks.storage.batch import Batch
 from tasks.storage.folder_lock import take_folder
 from tasks.storage.folder_store import disk_advice
 from tasks.storage.frames import MAGIC, Entry, completion_frame, decode_completion, encode_frame, read_frames
 from tasks.storage.journal_writer import WRITER, OpenPart
-from tasks.storage.plan import Batch
 
 _LOG = logging.getLogger("rawseq.journal")
 _SUFFIX = ".journal"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.errors import SurroundingsError
+from tasks.storage.batch import Batch
 from tasks.storage.journal import Journal
-from tasks.storage.plan import Batch
 from tasks.storage.receipt import parse_unit
 
 _LOG = logging.getLogger("rawseq.journal")

@@ -13,9 +13,18 @@ import orjson
 from tasks.errors import DataError, IdentityError
 from tasks.spec import SCHEMA_VERSION, JobSpec
 from tasks.storage import receipt as receipts_
-from tasks.storage.plan import Batch, Plan, check_schema, extended, plan_object, portions
+from tasks.storage.batch import Batch, Batches
+from tasks.storage.plan import Plan, check_schema, extended, plan_object, portions
 from tasks.storage.planning import new_batches, notices
-from tasks.storage.receipt import FileEntry, Receipt, Totals, parse_receipt_key, receipt_bytes, receipt_key
+from tasks.storage.receipt import (
+    FileEntry,
+    Receipt,
+    Receipts,
+    Totals,
+    parse_receipt_key,
+    receipt_bytes,
+    receipt_key,
+)
 from tasks.storage.source import Sources
 from tasks.storage.store import ObjectStore, canonical, put_content, sha256_hex
 
@@ -117,7 +126,7 @@ class Ledger:
         rows: int | None = self.job().get("spec", {}).get("batch", {}).get("rows")
         return rows
 
-    def _write_plan(self, plan: Plan, sources: Sources, batches: tuple[Batch, ...]) -> Plan | None:
+    def _write_plan(self, plan: Plan, sources: Sources, batches: Batches) -> Plan | None:
         """Write `batches` behind `plan`; None when somebody else wrote other ones first."""
         named = dict(plan.sources)
         named |= {name: uri for uri, name in sources.names.items() if name not in named}
@@ -139,10 +148,10 @@ class Ledger:
                 found[place[0]] = max(place[1], found.get(place[0], 0))
         return found
 
-    def pending(self, plan: Plan) -> list[Batch]:
+    def pending(self, plan: Plan) -> Batches:
         """Return the planned batches that have no receipt."""
         done = self.committed()
-        return [batch for batch in plan.batches if batch.index not in done]
+        return plan.batches.chosen(index for index in range(len(plan.batches)) if index not in done)
 
     def receipt(self, batch: int, generation: int) -> Receipt:
         """Return one receipt."""
@@ -152,16 +161,16 @@ class Ledger:
             raise DataError(f"{self._store.uri}/{key}: expected job {self.job_id}, got {receipt.job_id}")
         return receipt
 
-    def iter_receipts(self) -> Iterator[Receipt]:
-        """Yield the receipt that counts of every committed batch, in batch order, few at a time."""
-        places = sorted(self.committed().items())
+    def iter_receipts(self, committed: Mapping[int, int] | None = None) -> Iterator[Receipt]:
+        """Yield the receipt that counts of every batch that is `committed` (now), in order, few at a time."""
+        places = sorted((self.committed() if committed is None else committed).items())
         with ThreadPoolExecutor(_READERS, thread_name_prefix="rawseq-receipts") as pool:
             for first in range(0, len(places), 256):
                 yield from pool.map(lambda place: self.receipt(*place), places[first : first + 256])
 
-    def receipts(self) -> dict[int, Receipt]:
-        """Return the receipt that counts of every committed batch."""
-        return {receipt.batch: receipt for receipt in self.iter_receipts()}
+    def receipts(self) -> Receipts:
+        """Return the receipt that counts of every committed batch, by batch."""
+        return Receipts(self.iter_receipts())
 
     def put_file(self, folder: str, data: bytes, rows: int, tokens: int) -> FileEntry:
         """Store a batch's file under the sha256 of its bytes, and return what the receipt says of it."""

@@ -1,48 +1,19 @@
 """The plan: which source records form which batch. Frozen shapes and their JSON (pure)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import attrs
-import orjson
 
 from tasks.errors import DataError
 from tasks.spec import SCHEMA_VERSION
+from tasks.storage.batch import CAUSES, Batch, Batches, batch_json, batch_of
 
-BATCHES_PER_OBJECT: Final = 10_000
+BATCHES_PER_OBJECT: Final = 1_000
+"""Parsed, an object of so many takes about 2 MB."""
 
 DROPPED_BYTES: Final = 2 * 2**20
 """A plan object is closed once it names this much of dropped records: parsed, they take ten times it."""
-
-CAUSES: Final = ("duplicate", "excluded")
-"""Why nothing is generated for a planned record."""
-
-
-@attrs.frozen(slots=True)
-class Span:
-    """Neighbouring records of one source: `records` of them from `first_line` on, at byte `offset`."""
-
-    source: str
-    first_line: int
-    records: int
-    offset: int
-
-
-@attrs.frozen(slots=True)
-class Drop:
-    """A planned record that nothing is generated for.
-
-    Args:
-        source: name of its source.
-        line: its 1-based line or row there.
-        cause: `duplicate`: an earlier record has its messages and tools; `excluded`: an excluded file has it.
-        first: name of that earlier record, or file:line of the exclusion.
-    """
-
-    source: str
-    line: int
-    cause: str
-    first: str
 
 
 @attrs.frozen(slots=True)
@@ -63,44 +34,6 @@ class Mark:
 
 
 @attrs.frozen(slots=True)
-class Batch:
-    """The unit of retry, checkpoint and commit.
-
-    Args:
-        index: number of the batch in the job.
-        start: first record, counted in plan order.
-        stop: one past the last record.
-        fingerprint: hex sha256 over job, what it resolved to, and the records; see `batch_fingerprint`.
-        spans: where its records lie; together `stop - start` of them.
-        seed: of the order in which the spans' records are interleaved (`interleaving`); None: span by span.
-        dropped: its records that nothing is generated for, as JSON: there may be very many; see `drops`.
-    """
-
-    index: int
-    start: int
-    stop: int
-    fingerprint: str
-    spans: tuple[Span, ...]
-    seed: int | None = None
-    dropped: bytes = b""
-
-    generation: ClassVar[int] = 0
-    """Of the receipt that a batch of the plan gets: its first."""
-
-    reason: ClassVar[str] = ""
-
-    @property
-    def drops(self) -> tuple[Drop, ...]:
-        """Its records that nothing is generated for."""
-        return tuple(Drop(*drop) for drop in orjson.loads(self.dropped or b"[]"))
-
-    @property
-    def name(self) -> str:
-        """Name for people: number and record range."""
-        return f"{self.index:06d} [{self.start},{self.stop})"
-
-
-@attrs.frozen(slots=True)
 class Plan:
     """Every planned batch of a job, by index.
 
@@ -115,7 +48,7 @@ class Plan:
 
     job_id: str
     sources: tuple[tuple[str, str], ...] = ()
-    batches: tuple[Batch, ...] = ()
+    batches: Batches = attrs.field(factory=Batches)
     sequences: int = 0
     notices: tuple[str, ...] = ()
     exclude: frozenset[str] | None = None
@@ -164,19 +97,7 @@ def plan_object(
         "sequence": sequence,
         "first_batch": batches[0].index,
         "sources": [{"name": name, "uri": uri} for name, uri in sources],
-        "batches": [_batch_json(batch) for batch in batches],
-    }
-
-
-def _batch_json(batch: Batch) -> dict[str, Any]:
-    return {
-        "index": batch.index,
-        "start": batch.start,
-        "stop": batch.stop,
-        "fingerprint": batch.fingerprint,
-        "spans": [[span.source, span.first_line, span.records, span.offset] for span in batch.spans],
-        **({} if batch.seed is None else {"seed": batch.seed}),
-        **({"dropped": orjson.Fragment(batch.dropped)} if batch.dropped else {}),
+        "batches": [batch_json(batch) for batch in batches],
     }
 
 
@@ -192,17 +113,13 @@ def extended(plan: Plan, data: Mapping[str, Any], where: str) -> Plan:
         DataError: a higher schema, another job, a gap, or numbers that contradict each other.
     """
     check_schema(data, where)
-    batches = list(plan.batches)
     try:
         if (data["job_id"], data["sequence"]) != (plan.job_id, plan.sequences):
             raise DataError(
                 f"{where}: expected job {plan.job_id} sequence {plan.sequences}, "
                 f"got {data['job_id']} sequence {data['sequence']}"
             )
-        for item in data["batches"]:
-            batch = _batch(item)
-            _check_follows(batch, len(batches), batches[-1].stop if batches else 0, where)
-            batches.append(batch)
+        batches = plan.batches.with_more(_following(plan, data["batches"], where))
         known = dict(plan.sources) | {source["name"]: source["uri"] for source in data["sources"]}
     except (KeyError, TypeError) as error:
         raise DataError(
@@ -211,19 +128,16 @@ def extended(plan: Plan, data: Mapping[str, Any], where: str) -> Plan:
     excluded = frozenset(data.get("exclude", ()))
     exclude = excluded if plan.exclude is None else plan.exclude & excluded
     now = plan.sequences + 1
-    return Plan(plan.job_id, tuple(known.items()), tuple(batches), now, plan.notices, exclude)
+    return Plan(plan.job_id, tuple(known.items()), batches, now, plan.notices, exclude)
 
 
-def _batch(item: Mapping[str, Any]) -> Batch:
-    return Batch(
-        item["index"],
-        item["start"],
-        item["stop"],
-        item["fingerprint"],
-        tuple(Span(*span) for span in item["spans"]),
-        item.get("seed"),
-        orjson.dumps(item["dropped"]) if item.get("dropped") else b"",
-    )
+def _following(plan: Plan, items: Iterable[Any], where: str) -> Iterator[Batch]:
+    start = plan.records
+    for index, item in enumerate(items, len(plan.batches)):
+        batch = batch_of(item)
+        _check_follows(batch, index, start, where)
+        yield batch
+        start = batch.stop
 
 
 def _check_follows(batch: Batch, index: int, start: int, where: str) -> None:

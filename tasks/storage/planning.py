@@ -1,24 +1,26 @@
 """Sources → new batches behind a plan: one scan, nothing written until all of it is seen to be good."""
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 import attrs
 import orjson
 
 from tasks.errors import SourceError
 from tasks.spec import JobSpec
+from tasks.storage.batch import Batch, Batches, Drop, Span
 from tasks.storage.duplicates import HashSpill, PromptSpill, refuse_repeated
 from tasks.storage.exclusion import read_exclusion
 from tasks.storage.fingerprint import batch_fingerprint, with_dropped
 from tasks.storage.mixture import in_batch_order
-from tasks.storage.plan import Batch, Drop, Plan, Span
+from tasks.storage.plan import Plan
 from tasks.storage.record import Record
 from tasks.storage.sameness import opening_keys, prompt_key
 from tasks.storage.source import Place, Sources
 
 
-def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: str) -> tuple[Batch, ...]:
+def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: str) -> Batches:
     """Return the batches that follow `plan`: what is in the sources, up to the limit, and not yet planned.
 
     Raises:
@@ -27,23 +29,25 @@ def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: st
     limit = spec.prompts.limit
     room = None if limit is None else max(0, limit - plan.records)
     if room == 0:
-        return ()
+        return Batches()
     with HashSpill() as ids, PromptSpill() as prompts:
         builder = _Builder(plan, spec, resolved_sha256, prompts, read_exclusion(sources))
-        for record, place in sources.scan(plan.marks()):
-            if record.error and spec.prompts.on_bad_row == "stop":
-                raise SourceError(record.error)
-            ids.add(hash((record.source, record.record_id)))
-            builder.add(record, place)
-            if builder.records == room:
-                break
-        batches = builder.finish()
+        batches = Batches().with_more(builder.cut(_good(sources, spec, plan, ids), room))
         if batches:
-            _note_planned(sources, plan, batches, ids, prompts if builder.rejects else None)
+            _note_planned(sources, plan, builder.grown, ids, prompts if builder.rejects else None)
         suspects = ids.repeated()
         if suspects:
             refuse_repeated(suspects, _again(sources))
-        return _without_repeats(plan, batches, prompts)
+        return _without_repeats(plan, batches, prompts, spec.batch.rows)
+
+
+def _good(sources: Sources, spec: JobSpec, plan: Plan, ids: HashSpill) -> Iterator[tuple[Record, Place]]:
+    """Yield the records that are not planned, and note their ids."""
+    for record, place in sources.scan(plan.marks()):
+        if record.error and spec.prompts.on_bad_row == "stop":
+            raise SourceError(record.error)
+        ids.add(hash((record.source, record.record_id)))
+        yield record, place
 
 
 def notices(
@@ -96,28 +100,37 @@ class _Builder:
         self._excluded = excluded
         self._open: dict[str, list[Record]] = {}
         self._spans: dict[str, Span] = {}
-        self._done: list[Batch] = []
         self.rejects = spec.prompts.duplicates == "reject"
-        self.records = 0
+        self.grown: set[str] = set()
 
-    def add(self, record: Record, place: Place) -> None:
-        """Take the next record."""
+    def cut(self, found: Iterable[tuple[Record, Place]], room: int | None) -> Iterator[Batch]:
+        """Yield one batch after the other, the last of which may be smaller; `room`: most records.
+
+        What is dropped of them is not yet as it is stored.
+        """
+        for number, (record, place) in enumerate(islice(found, room), 1):
+            self._add(record, place)
+            if number % self._rows == 0:
+                yield self._close()
+        if self._open:
+            yield self._close()
+
+    def _add(self, record: Record, place: Place) -> None:
         span = self._spans.get(record.source) or Span(record.source, place.line, 0, place.offset)
         self._spans[record.source] = attrs.evolve(span, records=span.records + 1)
         self._open.setdefault(record.source, []).append(record)
-        self.records += 1
-        if self.records % self._rows == 0:
-            self._close()
 
-    def _close(self) -> None:
+    def _close(self) -> Batch:
         seed = self._seed if len(self._spans) > 1 else None
         records = in_batch_order(list(self._open.values()), seed, self._index)
         dropped = b"".join(map(_line, self._drops(records)))
         stop = self._start + len(records)
         fingerprint = batch_fingerprint(*self._seal, records)
         spans = tuple(self._spans.values())
-        self._done.append(Batch(self._index, self._start, stop, fingerprint, spans, seed, dropped))
+        self.grown.update(self._spans)
+        batch = Batch(self._index, self._start, stop, fingerprint, spans, seed, dropped)
         self._index, self._start, self._open, self._spans = self._index + 1, stop, {}, {}
+        return batch
 
     def _drops(self, records: list[Record]) -> Iterator[Drop]:
         """Yield what is excluded, and note the prompts of all others."""
@@ -135,18 +148,11 @@ class _Builder:
             return None
         return next((self._excluded[key] for key in opening_keys(record) if key in self._excluded), None)
 
-    def finish(self) -> tuple[Batch, ...]:
-        """Return all batches; the last one may be smaller. What is dropped is not yet as it is stored."""
-        if self._open:
-            self._close()
-        return tuple(self._done)
-
 
 def _note_planned(
-    sources: Sources, plan: Plan, batches: tuple[Batch, ...], ids: HashSpill, prompts: PromptSpill | None
+    sources: Sources, plan: Plan, grown: set[str], ids: HashSpill, prompts: PromptSpill | None
 ) -> None:
     """Note the planned records: ids of the sources that have new ones, and the prompts of all."""
-    grown = {span.source for batch in batches for span in batch.spans}
     dropped = {(drop.source, drop.line) for batch in plan.batches for drop in batch.drops}
     marks = plan.marks()
     number = 0
@@ -163,15 +169,18 @@ def _note_planned(
             number += 1
 
 
-def _without_repeats(plan: Plan, batches: tuple[Batch, ...], prompts: PromptSpill) -> tuple[Batch, ...]:
-    """Return the new batches without the records whose prompt came before; their fingerprints say so."""
-    lines = [bytearray(batch.dropped) for batch in batches]
-    starts = [batch.start for batch in batches]
+def _without_repeats(plan: Plan, batches: Batches, prompts: PromptSpill, rows: int) -> Batches:
+    """Return the new batches, of `rows` each, without the records whose prompt came before.
+
+    Their fingerprints say so. The names of what is dropped are in memory until then.
+    """
+    lines: defaultdict[int, bytearray] = defaultdict(bytearray)
     for repeat in prompts.repeats():
         if repeat.number >= plan.records:
             drop = Drop(repeat.source, repeat.line, "duplicate", repeat.first)
-            lines[bisect_right(starts, repeat.number) - 1] += _line(drop)
-    return tuple(_sealed(batch, bytes(found)) for batch, found in zip(batches, lines, strict=True))
+            lines[len(plan.batches) + (repeat.number - plan.records) // rows] += _line(drop)
+    sealed = (_sealed(batch, batch.dropped + lines.get(batch.index, b"")) for batch in batches)
+    return Batches().with_more(sealed)
 
 
 def _line(drop: Drop) -> bytes:

@@ -1,14 +1,18 @@
 """The receipt: what commits a batch. Frozen shapes, their JSON, and totals (pure)."""
 
+from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import attrs
+import orjson
 
 from tasks.errors import DataError
 from tasks.spec import SCHEMA_VERSION
 from tasks.storage.plan import check_schema
+from tasks.storage.shelf import Shelved
 from tasks.storage.store import canonical
 
 KINDS: Final = ("shard", "rejected", "provenance", "frequencies")
@@ -159,6 +163,35 @@ def parse_receipt_key(key: str) -> tuple[int, int] | None:
 def receipt_bytes(receipt: Receipt) -> bytes:
     """Return the receipt's canonical JSON: equal receipts have equal bytes."""
     return canonical(receipt.as_json())
+
+
+class Receipts(Mapping[int, Receipt]):
+    """Receipts by batch, in a temporary file; each access reads the receipt anew.
+
+    Args:
+        receipts: in batch order.
+    """
+
+    def __init__(self, receipts: Iterable[Receipt]) -> None:
+        self._batches = array("Q")
+        self._shelved = Shelved().with_more(map(self._noted, receipts))
+
+    def _noted(self, receipt: Receipt) -> bytes:
+        self._batches.append(receipt.batch)
+        return receipt_bytes(receipt)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._batches)
+
+    def __getitem__(self, batch: int) -> Receipt:
+        place = bisect_left(self._batches, batch)
+        if place == len(self) or self._batches[place] != batch:
+            raise KeyError(batch)
+        data = orjson.loads(self._shelved.record(place))
+        return Receipt.of(data, receipt_key(data["batch"], data["generation"]))
 
 
 @attrs.frozen(slots=True, eq=False)

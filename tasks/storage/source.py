@@ -15,9 +15,10 @@ import attrs
 
 from tasks.errors import JobError, SourceError
 from tasks.spec import PromptsSpec, SourceSpec, StoreSpec
+from tasks.storage.batch import Batch, Drop, Span
 from tasks.storage.fingerprint import batch_fingerprint
 from tasks.storage.mixture import in_batch_order, merged
-from tasks.storage.plan import Batch, Drop, Mark, Span
+from tasks.storage.plan import Mark
 from tasks.storage.record import IDS, SHAPES, Record, fit_for
 from tasks.verdicts import Code
 

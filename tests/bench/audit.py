@@ -10,7 +10,6 @@ one JSON object as its last line.
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from tasks.storage.shard import encode_frequencies, encode_provenance, encode_sh
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
 from tasks.verdicts import Code
+from tests.bench.ledger import peak_mb
 
 ROWS_PER_BATCH = 250
 RESOLVED = {"tokenizer": {"size": 1000, "template_sha256": "t"}}
@@ -140,7 +140,7 @@ def one_phase(phase: str, folder: Path) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     rows = {"make": make, "audit": read_back}[phase](folder)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mb()
     print(json.dumps({"phase": phase, "rows": rows, "seconds": seconds, "cpu_seconds": cpu, "peak_mb": peak}))
 
 

@@ -18,8 +18,8 @@ from tasks.serving.fleet import Fleet
 from tasks.serving.lanes import Lane
 from tasks.serving.settings import FleetSettings
 from tasks.spec import SamplingSpec, ServersSpec
+from tasks.storage.batch import Batch
 from tasks.storage.journal import Journal
-from tasks.storage.plan import Batch
 from tasks.tokens.check import check_rows
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.sampling import resolve_sampling

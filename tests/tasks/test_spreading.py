@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tasks.spreading import DEATHS, START_SECONDS, BatchRange, RangeRun, Spread, cut_ranges, must_spread
-from tasks.storage.plan import Batch, Span
+from tasks.storage.batch import Batch, Span
 
 
 def batches(*numbers: int) -> list[Batch]:

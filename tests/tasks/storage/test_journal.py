@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tasks.errors import DataError, SurroundingsError
 from tasks.records import Completion, as_ids
 from tasks.storage import journal_writer
+from tasks.storage.batch import Batch, Span
 from tasks.storage.frames import completion_frame, decode_completion
 from tasks.storage.journal import Journal
 from tasks.storage.journal_sweep import sweep_journals
-from tasks.storage.plan import Batch, Span
 
 BATCH = Batch(3, 30, 40, "f" * 64, (Span("s", 1, 10, 0),))
 
@@ -185,7 +185,7 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
     child = f"""
         from pathlib import Path
         from tasks.storage.journal import Journal
-        from tasks.storage.plan import Batch
+        from tasks.storage.batch import Batch
         Journal.open(Path({str(tmp_path)!r}), "job", Batch(3, 30, 40, "f" * 64, ()), "child").close()
     """
     command = [sys.executable, "-c", textwrap.dedent(child)]
@@ -204,7 +204,7 @@ def test_kill_loses_only_what_was_not_written(tmp_path: Path) -> None:
         from pathlib import Path
         from tasks.records import Completion, as_ids
         from tasks.storage.journal import Journal
-        from tasks.storage.plan import Batch
+        from tasks.storage.batch import Batch
         journal = Journal.open(Path({str(tmp_path)!r}), "job", Batch(3, 30, 40, "f" * 64, ()), sys.argv[1])
         number = int(sys.argv[2])
         while True:
@@ -239,7 +239,7 @@ def test_full_disk_stops_cleanly_and_resumes(tmp_path: Path) -> None:
         from tasks.records import Completion, as_ids
         from tasks.errors import SurroundingsError
         from tasks.storage.journal import Journal
-        from tasks.storage.plan import Batch
+        from tasks.storage.batch import Batch
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         journal = Journal.open(Path({str(tmp_path)!r}), "job", Batch(3, 30, 40, "f" * 64, ()), "run")
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))

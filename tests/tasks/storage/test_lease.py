@@ -13,10 +13,10 @@ from tasks.errors import LaterError, SurroundingsError
 from tasks.records import Completion, as_ids
 from tasks.spec import JobSpec
 from tasks.storage.audit import audit
+from tasks.storage.batch import Batch
 from tasks.storage.keeper import Keeper
 from tasks.storage.lease import Leases, home_of
 from tasks.storage.ledger import Ledger
-from tasks.storage.plan import Batch
 from tasks.storage.receipt import unit_name
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex

@@ -15,7 +15,7 @@ def test_linear_and_flat(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     results = {(r["phase"], r["rows"]): r for r in json.loads(done.stdout.splitlines()[-1])}
     assert len(results) == 8
-    for phase in ("plan", "commit", "resume", "fold"):
+    for phase in ("plan", "commit", "resume", "status"):
         small, large = results[phase, 3000], results[phase, 30000]
         assert (small["batches"], large["batches"]) == (12, 120)
         assert large["peak_mb"] <= 1.2 * small["peak_mb"]

@@ -28,7 +28,7 @@ def test_memory_of_a_large_batch(tmp_path: Path, seaweed: Seaweed) -> None:
         from tasks.storage import s3_store
         from tasks.storage.journal import Journal
         from tasks.storage.ledger import Ledger
-        from tasks.storage.plan import Batch
+        from tasks.storage.batch import Batch
         from tasks.storage.store import open_store
         from tests.tasks.storage.conftest import checked_batch, receipt_of
 

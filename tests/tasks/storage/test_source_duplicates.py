@@ -13,9 +13,10 @@ import pytest
 
 from tasks.errors import DataError, SourceError
 from tasks.spec import JobSpec
+from tasks.storage.batch import Batch
 from tasks.storage.duplicates import PromptSpill
 from tasks.storage.ledger import Ledger, Plan
-from tasks.storage.plan import Batch, extended, plan_object, portions
+from tasks.storage.plan import extended, plan_object, portions
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.sameness import opening_keys, prompt_key
 from tasks.storage.source import Sources, open_sources
@@ -278,9 +279,9 @@ def test_what_is_dropped_is_sealed(tmp_path: Path, three: tuple[Path, Path], kit
 
 
 def test_plan_objects_stay_small() -> None:
-    """An object ends at 10,000 batches, or once it names 2 MiB of dropped records."""
-    plain = [Batch(n, n, n + 1, "", ()) for n in range(10_001)]
-    assert [len(part) for part in portions(plain)] == [10_000, 1]
+    """An object ends at 1,000 batches, or once it names 2 MiB of dropped records."""
+    plain = [Batch(n, n, n + 1, "", ()) for n in range(1_001)]
+    assert [len(part) for part in portions(plain)] == [1_000, 1]
     heavy = [Batch(n, n, n + 1, "", (), None, b"x" * 2**20) for n in range(5)]
     assert [len(part) for part in portions(heavy)] == [2, 2, 1]
     assert list(portions([])) == []

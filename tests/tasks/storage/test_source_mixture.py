@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tasks.errors import JobError, SourceError
 from tasks.spec import JobSpec, PromptsSpec
+from tasks.storage.batch import Batch, Span
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.mixture import interleaving, merged
-from tasks.storage.plan import Batch, Span
 from tasks.storage.record import Record
 from tasks.storage.source import Sources, open_sources
 from tasks.storage.store import open_store
