@@ -19,6 +19,7 @@ import attrs
 import orjson
 
 from tasks.byte_gate import ByteGate
+from tasks.collector import seldom_collected
 from tasks.errors import SurroundingsError
 from tasks.live import BatchBook
 from tasks.processes import Knowledge
@@ -166,6 +167,7 @@ async def open_run(
         stack.push_async_callback(run.in_thread, run.keeper.__exit__, None, None, None)
         await stack.enter_async_context(run.renderers)
         stack.callback(_CURRENT.reset, _CURRENT.set(run))
+        stack.enter_context(seldom_collected())
         observer = OBSERVER.get()
         if observer is not None:
             observer(run)

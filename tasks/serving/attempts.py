@@ -57,7 +57,7 @@ class Attempts:
         flight = Flight(uuid.uuid4().hex, row, row.request.max_new_tokens, time.monotonic())
         row.tries += 1
         server.flights[flight.rid] = flight
-        flight.task = asyncio.ensure_future(self._attempt(server, flight))
+        flight.task = asyncio.get_running_loop().create_task(self._attempt(server, flight))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(self._ended)
 

@@ -5,6 +5,7 @@ Version facts were read in the wheels 0.4.6.post5 to 0.5.23 of SGLang; see each 
 
 import os
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from tasks.serving.info import ServerInfo
@@ -18,6 +19,7 @@ UNKNOWN: Final[Version] = (0, 0, 0, 0)
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(rc|a|b|post|dev)(\d+))?")
 
 
+@lru_cache(maxsize=64)  # asked for every row
 def parse_version(text: str) -> Version:
     """Return a comparable version; `UNKNOWN` for text that is none."""
     match = _VERSION.match(text)

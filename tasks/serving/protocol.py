@@ -92,9 +92,8 @@ def build_payload(
 
 def check_ids(row_id: str, ids: Ids, vocab_size: int) -> None:
     """Raise a `RowError` unless every id is within [0, vocab_size)."""
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocab_size:
-        bad = low if low < 0 else high
+    if ids.view(np.uint32).max() >= vocab_size:  # a negative id is a huge one there
+        bad = int(ids.min()) if ids.min() < 0 else int(ids.max())
         offset = int(np.flatnonzero(ids == bad)[0])
         raise RowError(
             Code.BAD_RECORD,
@@ -166,7 +165,7 @@ def _output_ids(values: Any, where: str) -> Ids:
 
 
 def _narrow(wide: NDArray[Any], where: str) -> Ids:
-    if int(wide.min()) < 0 or int(wide.max()) > MAX_ID:
+    if wide.view(np.uint64).max() > MAX_ID:  # a negative id is a huge one there: one pass instead of two
         raise AttemptError("malformed", f"{where}: output_ids outside [0, {MAX_ID}]: {wide[:8]}")
     return wide.astype(np.int32)
 

@@ -70,7 +70,7 @@ def completion_frame(completion: Completion) -> bytes:
     return encode_frame(header | {"facts": completion.facts}, completion.input_ids, completion.output_ids)
 
 
-def decode_body(body: bytes) -> tuple[dict[str, Any], bytes]:
+def decode_body(body: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
     """Split a body into its header and the bytes of its ids.
 
     Raises:
@@ -79,17 +79,18 @@ def decode_body(body: bytes) -> tuple[dict[str, Any], bytes]:
     (length,) = _HEADER.unpack_from(body) if len(body) >= _HEADER.size else (len(body),)
     if length > len(body) - _HEADER.size:
         raise ValueError("the header is longer than the frame")
-    header = orjson.loads(body[_HEADER.size : _HEADER.size + length])
-    ids = body[_HEADER.size + length :]
+    view = memoryview(body)  # slices of it copy nothing
+    header = orjson.loads(view[_HEADER.size : _HEADER.size + length])
+    ids = view[_HEADER.size + length :]
     if not isinstance(header, dict) or len(ids) != 4 * (header.get("n_in", 0) + header.get("n_out", 0)):
         raise ValueError("header and ids disagree")
     return header, ids
 
 
-def decode_completion(body: bytes) -> Completion:
-    """Return the row of a `completion` or `unsent` body."""
+def decode_completion(body: bytes | memoryview) -> Completion:
+    """Return the row of a `completion` or `unsent` body; its ids are read-only views of it."""
     header, data = decode_body(body)
-    ids = np.frombuffer(data, "<i4").astype(np.int32)
+    ids = np.frombuffer(data, "<i4").astype(np.int32, copy=False)
     n_in = header["n_in"]
     return Completion(
         row_id=header["row_id"],

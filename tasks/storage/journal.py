@@ -191,7 +191,7 @@ class Journal:
             self.flush()
         descriptor = self._reader(entry.part)
         frame = os.pread(descriptor, entry.stop - entry.start + 4, entry.start - 4)
-        body = frame[4:]
+        body = memoryview(frame)[4:]
         if len(body) != entry.stop - entry.start or zlib.crc32(body).to_bytes(4, "little") != frame[:4]:
             raise DataError(
                 f"{self._paths[entry.part]}: row {row_id}: its bytes changed since they were written"

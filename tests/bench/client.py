@@ -7,11 +7,13 @@ import argparse
 import json
 import resource
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from tasks.collector import seldom_collected
 from tests.bench.load import Load, batch_turns, read_load, records
 from tests.bench.ours import Hot, journal_folder
 from tests.bench.rivals import RIVALS, Work
@@ -30,10 +32,11 @@ async def measure_rival(name: str, url: str, load: Load, rows: int, window: int)
 
 async def measure_ours(name: str, url: str, load: Load, rows: int, window: int) -> dict[str, Any]:
     """Time our own path; probing the servers is not counted, making rows is."""
-    with journal_folder() as folder:
+    with journal_folder() as folder, ExitStack() as stack:
         hot = Hot(load, rows, OURS[name], Path(folder))
         async with hot.fleet(url, window or None) as fleet:
             await fleet.ensure()
+            stack.enter_context(seldom_collected())  # as a run does when it opens
             begun, cpu = time.perf_counter(), time.process_time()
             await hot.run(fleet)
             account = _account(rows, time.perf_counter() - begun, time.process_time() - cpu)
