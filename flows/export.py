@@ -8,17 +8,17 @@ from prefect.states import Completed
 
 from flows.chain import clean_stop
 from tasks.steps import write_export
-from tasks.storage.trainers.options import ExportedStore, ExportOptions
+from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 
 
 @flow(name="export-dataset", flow_run_name="export to {options.to}", persist_result=False)
-async def export_dataset(stores: list[ExportedStore], options: ExportOptions, out: str) -> State[Any]:
-    """Write what the stores hold into a folder of the worker; running it again goes on where it stopped.
+async def export_dataset(stores: list[ExportedStore], options: ExportOptions, out: ExportPlace) -> State[Any]:
+    """Write what the stores hold into a folder of the worker or to S3; run again it goes on where it stopped.
 
     Args:
         stores: Which datasets, and how often the rows of each come.
         options: For which trainer, and how.
-        out: Folder, new or of the same export.
+        out: Where to: nothing lies there, or this same export.
     """
     async with clean_stop():
         report = await write_export(stores, options, out)

@@ -2,48 +2,49 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from tasks.storage.store import ObjectStore, find_job
+from tasks.storage.store import ObjectStore, find_job, open_store
 from tasks.storage.trainers.export import export
-from tasks.storage.trainers.options import ExportedStore, ExportOptions
+from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 from tasks.telling import Conversations
 
 
 def export_stores(
     stores: Sequence[ExportedStore],
     options: ExportOptions,
-    folder: Path,
+    out: ExportPlace,
     credentials: Sequence[Mapping[str, str] | None],
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    """Open the stores and export them; raises as `export`.
+    """Open the stores and where the files go, and export; raises as `export`.
 
     Args:
         stores: jobs' own prefixes, or parents with exactly one job.
         options: how.
-        folder: where to.
-        credentials: of each store; None leaves it to the AWS chain.
+        out: where to.
+        credentials: of each store, then of `out`; None leaves it to the AWS chain.
         say: takes one line for a person at a time.
         stopped: whether to give the rest up.
     """
     with ExitStack() as stack:
         opened = []
-        for spec, keys in zip(stores, credentials, strict=True):
+        *of_stores, of_out = credentials
+        for spec, keys in zip(stores, of_stores, strict=True):
             opened.append(find_job(spec, credentials=keys))
             stack.callback(opened[-1].close)
-        return export_opened(
-            opened, [store.weight for store in stores], options, folder, say, stopped, credentials
-        )
+        place = open_store(out, credentials=of_out)
+        stack.callback(place.close)
+        weights = [store.weight for store in stores]
+        return export_opened(opened, weights, options, place, say, stopped, of_stores)
 
 
 def export_opened(
     stores: Sequence[ObjectStore],
     weights: Sequence[float],
     options: ExportOptions,
-    folder: Path,
+    out: ObjectStore,
     say: Callable[[str], None],
     stopped: Callable[[], bool] = lambda: False,
     credentials: Sequence[Mapping[str, str] | None] = (),
@@ -52,4 +53,4 @@ def export_opened(
     teller = None
     if options.to == "specforge-conversations":
         teller = Conversations(stores, credentials or [None] * len(stores))
-    return export(stores, weights, options, folder, teller, say, stopped)
+    return export(stores, weights, options, out, teller, say, stopped)

@@ -8,7 +8,6 @@ only `generate_tokens`, which resumes from its journal.
 import asyncio
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -37,7 +36,7 @@ from tasks.storage.audit_report import AuditReport
 from tasks.storage.batch import Batch, Batches
 from tasks.storage.sample import RowSample
 from tasks.storage.server_lock import server_locks
-from tasks.storage.trainers.options import ExportedStore, ExportOptions
+from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 
 STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 """What every step has in common: the ledger decides what is done, never Prefect's cache."""
@@ -318,20 +317,24 @@ async def tend_servers(
 
 
 @task(name="write_export", task_run_name="write_export", **STEP)
-async def write_export(stores: Sequence[ExportedStore], options: ExportOptions, out: str) -> dict[str, Any]:
+async def write_export(
+    stores: Sequence[ExportedStore], options: ExportOptions, out: ExportPlace
+) -> dict[str, Any]:
     """Write the rows of the stores as a trainer's files; return the report, and show it in the UI."""
     log, stop = get_run_logger(), threading.Event()
-    credentials = [await load_credentials(store) for store in stores]
+    credentials = [await load_credentials(place) for place in (*stores, out)]
     try:
         report = await asyncio.to_thread(
-            exporting.export_stores, stores, options, Path(out), credentials, log.info, stop.is_set
+            exporting.export_stores, stores, options, out, credentials, log.info, stop.is_set
         )
     finally:
         stop.set()
     log.info("%s: %s rows, %s ids in %s", report["state"], report["rows"], report["tokens"], report["out"])
     try:
         await acreate_table_artifact(
-            table=report["lengths"], key="export-lengths", description=f"What a longest length costs: {out}"
+            table=report["lengths"],
+            key="export-lengths",
+            description=f"What a longest length costs: {out.uri}",
         )
     except UNSEEN as error:
         log.warning("could not show the table: %s", error)

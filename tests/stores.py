@@ -129,6 +129,11 @@ def checked(batch: int, rows: Sequence[Row]) -> CheckedBatch:
     )
 
 
+def folder_store(folder: Path) -> ObjectStore:
+    """Return a folder as a store."""
+    return open_store(StoreSpec(uri=str(folder)))
+
+
 def make_store(
     folder: Path,
     batches: Iterable[Sequence[Row]],

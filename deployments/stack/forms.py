@@ -46,7 +46,7 @@ def form_values(job: JobSpec, exports: Path) -> dict[str, Any]:
         "job": sections,
         "stores": [dataset],
         "options": {"to": "datasets"},
-        "out": str(exports),
+        "out": {"uri": str(exports)},
     }
 
 

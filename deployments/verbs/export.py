@@ -1,9 +1,9 @@
 """`rawseq export STORE… --to F --out PATH`: committed rows as files that a trainer reads."""
 
 import json
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from deployments.console import output
-from deployments.store_argument import Access, opened_store, store_options
+from deployments.store_argument import Access, keys_of, opened_store, store_options, store_spec
 from tasks.errors import JobError
+from tasks.storage.store import open_store
 from tasks.storage.trainers.masks import BOUNDARIES, SWITCHES
 from tasks.storage.trainers.options import ExportOptions, FormatName
 
@@ -20,7 +21,7 @@ from tasks.storage.trainers.options import ExportOptions, FormatName
 @click.command(short_help="Rows as files that a trainer reads.")
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True)
 @click.option("--to", required=True, type=click.Choice(get_args(FormatName)), help="Which files.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder; again: goes on.")
+@click.option("--out", required=True, help="Folder or s3://bucket/prefix; again: goes on.")
 @click.option(
     "--weight", "weights", multiple=True, type=float, help="One per STORE: how often its rows come."
 )
@@ -41,7 +42,7 @@ from tasks.storage.trainers.options import ExportOptions, FormatName
 def export(
     stores: tuple[str, ...],
     access: Access,
-    out: Path,
+    out: str,
     weights: tuple[float, ...],
     as_json: bool,
     **fields: Any,
@@ -55,15 +56,24 @@ def export(
     options = _options(fields)
     shares = _weights(weights, len(stores))
     with ExitStack() as stack:
-        found = [stack.enter_context(opened_store(store, access)) for store in stores]
+        reach = _reach(access, (*stores, out))
+        found = [stack.enter_context(opened_store(store, reach(store))) for store in stores]
         opened, keys = [each.store for each in found], [each.credentials for each in found]
+        to = store_spec(out, "--out", reach(out))
+        place = stack.enter_context(closing(open_store(to, credentials=keys_of(to))))
         say = partial(click.echo, err=True)
-        report = export_opened(opened, shares, options, out, say, credentials=keys)
+        report = export_opened(opened, shares, options, place, say, credentials=keys)
     if as_json:
         click.echo(json.dumps(report))
     else:
         _print(report)
     return 0
+
+
+def _reach(access: Access, addresses: tuple[str, ...]) -> Callable[[str], Access]:
+    """Return how each address is reached: what was typed is of those on S3, of all of them when none is."""
+    remote = [address for address in addresses if address.startswith("s3://")]
+    return lambda address: access if not remote or address in remote else Access()
 
 
 def _options(fields: dict[str, Any]) -> ExportOptions:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import attrs
 
 from tasks.errors import SurroundingsError
+from tasks.storage.new_object import NewObject
 from tasks.storage.store import MissingError, ObjectInfo, check_key
 
 _TEMPORARY = ".tmp-"
@@ -56,6 +57,26 @@ class FolderStore:
         _sync_folders(path.parent, self.folder)
         return True
 
+    def create(self, key: str) -> NewObject:
+        """See `ObjectStore.create`; gathered beside its place, under a temporary name."""
+        path = self.folder / check_key(key)
+        temporary = path.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = temporary.open("xb")
+        except OSError as error:
+            self._refuse(key, error)
+
+        def publish(sha256: str) -> None:
+            del sha256  # a folder keeps none
+            os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folders(path.parent, self.folder)
+
+        return NewObject(
+            file, publish, lambda: temporary.unlink(missing_ok=True), lambda error: self._refuse(key, error)
+        )
+
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
         try:
@@ -78,7 +99,10 @@ class FolderStore:
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`; a folder keeps no digest."""
-        path = self.folder / check_key(key)
+        return self._info(check_key(key))
+
+    def _info(self, key: str) -> ObjectInfo | None:
+        path = self.folder / key
         try:
             stat = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -109,7 +133,7 @@ class FolderStore:
                 continue
             if key.endswith("/"):
                 yield from self._walk(key.rstrip("/"), prefix)
-            elif (info := self.head(key)) is not None:
+            elif (info := self._info(key)) is not None:
                 yield info
 
     def children(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -43,13 +44,26 @@ class Modes:
     read_back: bool = False
 
 
+_TYPES: Final = {
+    ".json": "application/json",
+    ".html": "text/html; charset=utf-8",
+    ".md": "text/markdown; charset=utf-8",
+}
+"""What a browser is told of published documents; without it, it offers a page for download."""
+
+
+def content_type(path: str) -> str:
+    """Return the Content-Type of an object by the suffix of its key."""
+    return _TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
+
+
 def put_arguments(bucket: str, path: str, data: bytes) -> dict[str, Any]:
     """Return what every single put carries: Content-MD5, and the sha256 that stays with the object."""
     return {
         "Bucket": bucket,
         "Key": path,
         "Body": data,
-        "ContentType": "application/json" if path.endswith(".json") else "application/octet-stream",
+        "ContentType": content_type(path),
         "ContentMD5": content_md5(data),
         "Metadata": {"sha256": sha256_hex(data)},
     }

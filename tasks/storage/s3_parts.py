@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from tasks.errors import RawseqError, SurroundingsError
-from tasks.storage.s3_client import content_md5
+from tasks.storage.s3_client import content_md5, content_type
 from tasks.storage.s3_retry import Deadline
 from tasks.storage.store import sha256_hex
 
@@ -27,10 +29,30 @@ PART_BYTES: Final = 32 * 2**20
 _AT_ONCE: Final = 4
 
 
+@attrs.frozen(slots=True)
+class Content:
+    """Bytes on their way to an object.
+
+    Args:
+        size: in bytes.
+        sha256: of all of them, in hex.
+        read: returns bytes [start, stop), from any thread.
+    """
+
+    size: int
+    sha256: str
+    read: Callable[[int, int], bytes]
+
+    @classmethod
+    def of(cls, data: bytes) -> "Content":
+        """Return bytes that are in memory as content."""
+        return cls(len(data), sha256_hex(data), lambda start, stop: data[start:stop])
+
+
 def put_parts(
-    deadline: Deadline, client: "Callable[[], S3Client]", bucket: str, path: str, data: bytes
+    deadline: Deadline, client: "Callable[[], S3Client]", bucket: str, path: str, content: Content
 ) -> None:
-    """Upload `data` in parts; when that fails the upload is aborted, so that nothing is left to pay for.
+    """Upload `content` in parts, four at a time; a failed upload is aborted: nothing is left to pay for.
 
     Raises:
         SurroundingsError: a person must act.
@@ -40,24 +62,24 @@ def put_parts(
     started = deadline.call(
         f"start upload of {path}",
         lambda: client().create_multipart_upload(
-            **where, Metadata={"sha256": sha256_hex(data)}, ContentType="application/octet-stream"
+            **where, Metadata={"sha256": content.sha256}, ContentType=content_type(path)
         ),
     )
     if started.kind != "ok":
         raise SurroundingsError(
-            f"s3://{bucket}/{path}: this store takes no multipart uploads: lower batch.rows"
+            f"s3://{bucket}/{path}: this store takes no multipart uploads: lower batch.rows or --file-tokens"
         )
     upload = where | {"UploadId": started.value["UploadId"]}
 
     def send(number: int) -> "CompletedPartTypeDef":
-        part = data[(number - 1) * PART_BYTES : number * PART_BYTES]
+        part = content.read((number - 1) * PART_BYTES, min(number * PART_BYTES, content.size))
         arguments = upload | {"PartNumber": number, "Body": part, "ContentMD5": content_md5(part)}
         answer = deadline.call(f"part {number} of {path}", lambda: client().upload_part(**arguments))
         return {"PartNumber": number, "ETag": answer.value["ETag"]}
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rawseq-parts") as pool:
-            parts = list(pool.map(send, range(1, 1 + -(-len(data) // PART_BYTES))))
+            parts = list(pool.map(send, range(1, 1 + -(-content.size // PART_BYTES))))
         # `missing` is a Complete whose first answer was lost: the caller's HEAD decides
         deadline.call(
             f"finish upload of {path}",

@@ -18,10 +18,19 @@ from botocore.exceptions import ClientError
 
 from tasks.errors import DataError, SurroundingsError
 from tasks.spec import StoreSpec
+from tasks.storage.new_object import NewObject
 from tasks.storage.s3_client import Modes, make_client, put_arguments, server_time
-from tasks.storage.s3_parts import LARGEST_SINGLE_PUT, leftover_uploads, put_parts
+from tasks.storage.s3_parts import LARGEST_SINGLE_PUT, PART_BYTES, Content, leftover_uploads, put_parts
 from tasks.storage.s3_retry import Deadline
-from tasks.storage.store import MissingError, ObjectInfo, check_key, parse_s3_uri, sha256_hex
+from tasks.storage.s3_staged import staged_object
+from tasks.storage.store import (
+    MissingError,
+    ObjectInfo,
+    check_key,
+    digest_of,
+    parse_s3_uri,
+    sha256_hex,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -92,7 +101,7 @@ class S3Store:
         elif create_only and self.head(key) is not None:
             return False
         if len(data) > LARGEST_SINGLE_PUT:
-            put_parts(self._deadline, lambda: self._client, self._bucket, path, data)
+            put_parts(self._deadline, lambda: self._client, self._bucket, path, Content.of(data))
         else:
             arguments = put_arguments(self._bucket, path, data) | condition
             answer = self._deadline.call(f"put {key}", lambda: self._client.put_object(**arguments))
@@ -116,6 +125,24 @@ class S3Store:
         if self.modes.read_back and self.get(key) != data:
             raise DataError(f"{self._where()}, {key}: expected the bytes that were put, got others back")
         return True
+
+    def create(self, key: str) -> NewObject:
+        """See `ObjectStore.create`."""
+        check_key(key)
+        return staged_object(lambda content: self._put_content(key, content))
+
+    def _put_content(self, key: str, content: Content) -> None:
+        """Put what is not in memory; afterwards the store must show the same size and digest."""
+        if content.size <= PART_BYTES:
+            self.put(key, content.read(0, content.size))
+            return
+        put_parts(self._deadline, lambda: self._client, self._bucket, self._prefix + key, content)
+        found = digest_of(self, key, stored=not self.modes.read_back)
+        if found != (content.size, content.sha256):
+            raise DataError(
+                f"{self._where()}, {key}: expected {content.size} bytes with sha256 {content.sha256} after "
+                f"the put, got {found}"
+            )
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`; bytes that contradict the stored digest are fetched again, then refused."""

@@ -10,13 +10,14 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 import orjson
 
 from tasks.errors import DataError, JobError
 from tasks.spec import StoreSpec
+from tasks.storage.new_object import NewObject
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._=-]+")
 
@@ -57,6 +58,9 @@ class ObjectStore(Protocol):
 
     def put(self, key: str, data: bytes, *, create_only: bool = False) -> bool:
         """Store `data` whole and durable; with `create_only` only if absent, else return False."""
+
+    def create(self, key: str) -> NewObject:
+        """Begin an object that is written piece by piece; it replaces `key` when it is published."""
 
     def get(self, key: str) -> bytes:
         """Return the object's bytes; `MissingError` if absent, `DataError` if not what was stored."""
@@ -168,6 +172,25 @@ def _job_files(store: ObjectStore) -> Iterator[ObjectInfo]:
         info = store.head(f"{child}/job.json")
         if info is not None:
             yield info
+
+
+_PIECE_BYTES: Final = 8 * 2**20
+
+
+def digest_of(store: ObjectStore, key: str, *, stored: bool = True) -> tuple[int, str] | None:
+    """Return size and hex sha256 of an object, None if it is absent; it is never held in memory.
+
+    The sha256 is that of its bytes, or with `stored` the one that the store keeps with it, where it does.
+    """
+    info = store.head(key)
+    if info is None:
+        return None
+    if stored and info.sha256:
+        return info.size, info.sha256
+    found = hashlib.sha256()
+    for start in range(0, info.size, _PIECE_BYTES):
+        found.update(store.get_range(key, start, min(start + _PIECE_BYTES, info.size)))
+    return info.size, found.hexdigest()
 
 
 def put_content(store: ObjectStore, key: str, data: bytes) -> None:

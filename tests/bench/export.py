@@ -25,7 +25,7 @@ from tasks.storage.ledger import Ledger
 from tasks.storage.store import find_job
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
-from tests.stores import RESOLVED, commit_checked, make_store
+from tests.stores import RESOLVED, commit_checked, folder_store, make_store
 
 ROWS, IDS = 250, 4096
 """A batch of a thinking model: about a million ids."""
@@ -76,7 +76,7 @@ def peak_mb() -> int:
 def measured(store: Path, out: Path, to: str) -> dict[str, Any]:
     """Export in this process and return what it took."""
     start = time.monotonic()
-    report = export([find_job(StoreSpec(uri=str(store)))], [1.0], ExportOptions(to=to), out)  # type: ignore[arg-type]
+    report = export([find_job(StoreSpec(uri=str(store)))], [1.0], ExportOptions(to=to), folder_store(out))  # type: ignore[arg-type]
     size = sum(entry["bytes"] for entry in report["files"])
     return {
         "seconds": round(time.monotonic() - start, 1),

@@ -62,10 +62,10 @@ def test_bad_arguments_are_named(tmp_path: Path, made: Path, arguments: list[str
 FLOW = """
 import asyncio, sys
 from flows.export import export_dataset
-from tasks.storage.trainers.options import ExportedStore, ExportOptions
+from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 
 stores, options = [ExportedStore(uri=sys.argv[1])], ExportOptions(to="specforge")
-state = asyncio.run(export_dataset(stores, options, sys.argv[2], return_state=True))
+state = asyncio.run(export_dataset(stores, options, ExportPlace(uri=sys.argv[2]), return_state=True))
 print(state.type.value, state.message)
 """
 

@@ -23,7 +23,7 @@ from tasks.tokens.replies import answer_message
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 from tests.jobs import write_prompts
-from tests.stores import commit_checked
+from tests.stores import commit_checked, folder_store
 from tests.trainers.conftest import Read
 
 RECORDS = 9
@@ -94,7 +94,9 @@ def store(tmp_path: Path) -> ObjectStore:
 
 def told(store: ObjectStore, out: Path) -> list[dict[str, Any]]:
     """Export as conversations and return the rows."""
-    export_opened([store], [1.0], ExportOptions(to="specforge-conversations"), out, lambda line: None)
+    export_opened(
+        [store], [1.0], ExportOptions(to="specforge-conversations"), folder_store(out), lambda line: None
+    )
     files = sorted((out / "train").iterdir())
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 

@@ -11,6 +11,7 @@ from tasks.storage.reader import read_rows
 from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
+from tests.stores import folder_store
 from tests.trainers.conftest import Read
 
 pytestmark = pytest.mark.trainers
@@ -36,7 +37,7 @@ Found = dict[str, dict[str, Any]]
 def loaded(folder: Path, store: ObjectStore, read: Read, script: str, variants: Found) -> Found:
     """Export each variant and load them all in one process: importing the packages takes longest."""
     for name, fields in variants.items():
-        export([store], [1.0], ExportOptions(draft_vocab=64, **fields), folder / name)
+        export([store], [1.0], ExportOptions(draft_vocab=64, **fields), folder_store(folder / name))
     return dict(zip(variants, read(script, LONGEST, *(folder / name for name in variants)), strict=True))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
+from tasks.storage.new_object import NewObject
 from tasks.storage.store import canonical, sha256_hex
 from tasks.storage.trainers.columns import (
     ROW_SCHEMA,
@@ -18,7 +19,7 @@ from tasks.storage.trainers.columns import (
     mask_column,
     row_batch,
 )
-from tasks.storage.trainers.files import ExportRow, Sink
+from tasks.storage.trainers.files import ExportRow
 
 SPECULATORS_SCHEMA: Final = pa.schema(
     [("input_ids", pa.list_(pa.int64())), ("loss_mask", pa.list_(pa.int64())), ("seq_len", pa.int64())]
@@ -28,12 +29,12 @@ SPECULATORS_SCHEMA: Final = pa.schema(
 
 class _StreamWriter:
     def __init__(
-        self, sink: Sink, schema: pa.Schema, batch: Callable[[list[ExportRow]], pa.RecordBatch]
+        self, file: NewObject, schema: pa.Schema, batch: Callable[[list[ExportRow]], pa.RecordBatch]
     ) -> None:
         described = schema.with_metadata(
             {"huggingface": canonical({"info": {"features": _features(schema)}})}
         )
-        self._stream = pa.ipc.new_stream(pa.PythonFile(sink, "w"), described)
+        self._stream = pa.ipc.new_stream(pa.PythonFile(file, "w"), described)
         self._group = Group(lambda rows: self._stream.write_batch(batch(rows)))
 
     def add(self, row: ExportRow) -> None:
@@ -49,15 +50,15 @@ class _StreamWriter:
 class SpeculatorsWriter(_StreamWriter):
     """`input_ids`, `loss_mask`, `seq_len`, all int64."""
 
-    def __init__(self, sink: Sink) -> None:
-        super().__init__(sink, SPECULATORS_SCHEMA, _speculators_batch)
+    def __init__(self, file: NewObject) -> None:
+        super().__init__(file, SPECULATORS_SCHEMA, _speculators_batch)
 
 
 class DatasetsWriter(_StreamWriter):
     """All columns of `ROW_SCHEMA`."""
 
-    def __init__(self, sink: Sink) -> None:
-        super().__init__(sink, ROW_SCHEMA, row_batch)
+    def __init__(self, file: NewObject) -> None:
+        super().__init__(file, ROW_SCHEMA, row_batch)
 
 
 def _speculators_batch(rows: list[ExportRow]) -> pa.RecordBatch:

@@ -1,18 +1,21 @@
-"""Stores → a folder that a trainer reads: one shard in memory; killed and run again it has the same bytes."""
+"""Stores → files that a trainer reads, in a folder or on S3; killed and run again: the same bytes."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
-from tasks.errors import JobError
+from tasks.errors import JobError, SurroundingsError
 from tasks.storage.folder_lock import take_folder
+from tasks.storage.folder_store import FolderStore, disk_advice
+from tasks.storage.new_object import NewObject
 from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.example import Example
-from tasks.storage.trainers.files import ExportRow, Progress, RowWriter, Sink, refusal
+from tasks.storage.trainers.files import ExportRow, Progress, RowWriter
 from tasks.storage.trainers.formats import FORMATS
 from tasks.storage.trainers.frequencies import Frequencies
 from tasks.storage.trainers.jsonl import JsonlWriter
@@ -24,6 +27,9 @@ from tasks.storage.trainers.order import SPLITS, Seen, Visit, comes, key_of, spl
 from tasks.storage.trainers.parts import PartFiles
 from tasks.storage.trainers.pinned import PinnedBatch, PinnedStore, one_vocabulary, read_examples
 from tasks.storage.trainers.tally import Tally
+
+_ABANDONED_SECONDS: Final = 86_400.0
+"""An upload that is a day old has no living exporter: no file takes so long. In a folder the lock says so."""
 
 
 class Teller(Protocol):
@@ -40,41 +46,39 @@ def export(
     stores: Sequence[ObjectStore],
     weights: Sequence[float],
     options: ExportOptions,
-    folder: Path,
+    out: ObjectStore,
     teller: Teller | None = None,
     say: Callable[[str], None] = lambda line: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Write rows of `stores` into `folder` and return what `rawseq export --json` prints.
+    """Write rows of `stores` into `out` and return what `rawseq export --json` prints.
 
-    A folder with an unfinished export of the same options goes on with the receipts that it began with; a
-    finished one is checked against its digests and returned as it is.
+    An unfinished export of the same options goes on with the receipts that it began with; a finished one is
+    checked against its digests and returned as it is. Files appear as they are finished, the manifest last.
 
     Args:
         stores: jobs' own prefixes; none needs to be complete.
         weights: of each store.
         options: how.
-        folder: new, empty, or of the same export.
+        out: empty, or of the same export. A folder takes one process at a time; on S3 two of the same export
+            write the same bytes.
         teller: for `specforge-conversations`.
         say: takes one line for a person at a time.
         stopped: asked before each sequence; True gives the rest up, what is finished stays.
 
     Raises:
-        JobError: the folder holds something else, or a store has no receipt or another tokenizer.
+        JobError: `out` holds something else, or a store has no receipt or another tokenizer.
         DataError: a shard is not what its receipt says.
     """
     pinned = [PinnedStore.pin(store, weight) for store, weight in zip(stores, weights, strict=True)]
     _check_vocabulary(pinned, options)
-    lock = _only_here(folder)
-    try:
-        if (report := finished_report(folder, pinned, options)) is not None:
+    with _only_here(out):
+        if (report := finished_report(out, pinned, options)) is not None:
             return report
-        pinned, notes = pinned_request(folder, pinned, options)
+        pinned, notes = pinned_request(out, pinned, options)
         for note in notes:
             say(note)
-        return _Export(stores, pinned, options, folder, teller, say, stopped).run()
-    finally:
-        os.close(lock)
+        return _Export(stores, pinned, options, out, teller, say, stopped).run()
 
 
 def _check_vocabulary(stores: Sequence[PinnedStore], options: ExportOptions) -> None:
@@ -84,11 +88,23 @@ def _check_vocabulary(stores: Sequence[PinnedStore], options: ExportOptions) -> 
         raise JobError(f"draft_vocab: expected at most the target's {size} ids, got {asked}")
 
 
-def _only_here(folder: Path) -> int:
+@contextmanager
+def _only_here(out: ObjectStore) -> Iterator[None]:
+    if not isinstance(out, FolderStore):
+        yield
+        return
+    lock = _taken(out.folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _taken(folder: Path) -> int:
     try:
         return take_folder(folder, "that exports into this folder, got another")
     except OSError as error:
-        raise refusal(folder, error) from None
+        raise SurroundingsError(f"{folder}: {disk_advice(error)}") from None
 
 
 @attrs.define(slots=True)
@@ -96,7 +112,7 @@ class _Export:
     stores: Sequence[ObjectStore]
     pinned: Sequence[PinnedStore]
     options: ExportOptions
-    folder: Path
+    out: ObjectStore
     teller: Teller | None
     say: Callable[[str], None]
     stopped: Callable[[], bool]
@@ -106,7 +122,8 @@ class _Export:
 
     def run(self) -> dict[str, Any]:
         """Read everything and write it."""
-        progress = Progress(self.folder)
+        self.out.abort_leftovers(0.0 if isinstance(self.out, FolderStore) else _ABANDONED_SECONDS)
+        progress = Progress(self.out)
         if progress.finished:
             self.say(f"{len(progress.finished)} files of an earlier run stand")
         files = self._files(progress)
@@ -124,7 +141,7 @@ class _Export:
                 split.discard()
             raise
         parts = [part for split in files.values() for part in split.parts]
-        report = finish(self.folder, self.pinned, self.options, parts, self.tally, frequencies)
+        report = finish(self.out, self.pinned, self.options, parts, self.tally, frequencies)
         progress.remove()
         return report
 
@@ -139,13 +156,13 @@ class _Export:
         if start is None:
             return {}
         return {
-            split: PartFiles(self.folder, split, kind.pattern, limit, progress, self._starter(start))
+            split: PartFiles(self.out, split, kind.pattern, limit, progress, self._starter(start))
             for split in SPLITS
         }
 
-    def _starter(self, start: Callable[[Sink], RowWriter]) -> Callable[[Sink], RowWriter]:
+    def _starter(self, start: Callable[[NewObject], RowWriter]) -> Callable[[NewObject], RowWriter]:
         teller = self.teller
-        return start if teller is None else lambda sink: JsonlWriter(sink, teller.line)
+        return start if teller is None else lambda file: JsonlWriter(file, teller.line)
 
     def _examples(self, visit: Visit) -> Any:
         if visit.round != self.round:

@@ -6,8 +6,9 @@ from typing import Final
 
 import attrs
 
+from tasks.storage.new_object import NewObject
 from tasks.storage.trainers import arrow, parquet
-from tasks.storage.trainers.files import RowWriter, Sink
+from tasks.storage.trainers.files import RowWriter
 from tasks.storage.trainers.jsonl import JsonlWriter
 
 MEBI: Final = 2**20
@@ -26,7 +27,7 @@ class Format:
     """
 
     pattern: str
-    open: Callable[[Sink], RowWriter] | None
+    open: Callable[[NewObject], RowWriter] | None
     file_tokens: int
     beside: Callable[[list[str]], Mapping[str, bytes]] = lambda names: {}
     top: Callable[[list[str]], Mapping[str, bytes]] = lambda splits: {}

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import orjson
 
-from tasks.storage.trainers.files import ExportRow, Sink
+from tasks.storage.new_object import NewObject
+from tasks.storage.trainers.files import ExportRow
 
 _BUFFER_BYTES = 2**20
 
@@ -14,12 +15,12 @@ class JsonlWriter:
     """One object a line.
 
     Args:
-        sink: the open file.
+        file: the open file.
         line: makes a row's line.
     """
 
-    def __init__(self, sink: Sink, line: Callable[[ExportRow], bytes] | None = None) -> None:
-        self._sink = sink
+    def __init__(self, file: NewObject, line: Callable[[ExportRow], bytes] | None = None) -> None:
+        self._file = file
         self._line = line or row_line
         self._buffer = bytearray()
 
@@ -31,7 +32,7 @@ class JsonlWriter:
 
     def finish(self) -> None:
         """See `RowWriter.finish`."""
-        self._sink.write(bytes(self._buffer))
+        self._file.write(bytes(self._buffer))
         self._buffer.clear()
 
 

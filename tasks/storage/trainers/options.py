@@ -4,7 +4,7 @@ from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
-from tasks.sections import Section, field
+from tasks.sections import Address, Section, field
 from tasks.storage.trainers.masks import BOUNDARIES, SWITCHES
 from tasks.store_section import StoreSpec
 from tasks.verdicts import BEHAVIOUR, CUT, Code
@@ -35,6 +35,17 @@ class ExportedStore(StoreSpec):
         7,
         gt=0,
         le=1000,
+    )
+
+
+class ExportPlace(StoreSpec):
+    """Where an export goes."""
+
+    uri: Address = field(
+        ...,
+        "Folder, or s3://bucket/prefix; empty or of the same export, which then goes on.",
+        0,
+        min_length=1,
     )
 
 

@@ -3,16 +3,17 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.storage.new_object import NewObject
 from tasks.storage.trainers.columns import ROW_SCHEMA, Group, row_batch
-from tasks.storage.trainers.files import ExportRow, Sink
+from tasks.storage.trainers.files import ExportRow
 
 
 class ParquetRows:
     """All columns of `ROW_SCHEMA`, zstd, one row group per record batch."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, file: NewObject) -> None:
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(sink, "w"),
+            pa.PythonFile(file, "w"),
             ROW_SCHEMA,
             version="2.6",
             compression="zstd",

@@ -1,16 +1,17 @@
 """Rows into numbered files of bounded size, per split; what an earlier run finished is not written again."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-from tasks.storage.trainers.files import ExportRow, Part, Progress, RowWriter, Sink, check_same
+from tasks.storage.new_object import NewObject
+from tasks.storage.store import ObjectStore
+from tasks.storage.trainers.files import ExportRow, Part, Progress, RowWriter, check_same
 
 
 class PartFiles:
     """The numbered files of one split.
 
     Args:
-        folder: of the export.
+        out: where the export goes.
         split: its name, and that of its folder.
         pattern: of file names.
         limit: ids per file; a file holds at least one row.
@@ -20,20 +21,20 @@ class PartFiles:
 
     def __init__(
         self,
-        folder: Path,
+        out: ObjectStore,
         split: str,
         pattern: str,
         limit: int,
         progress: Progress,
-        start: Callable[[Sink], RowWriter],
+        start: Callable[[NewObject], RowWriter],
     ) -> None:
-        self._folder = folder
+        self._out = out
         self._split = split
         self._pattern = pattern
         self._limit = limit
         self._progress = progress
         self._start = start
-        self._open: tuple[Sink, RowWriter] | None = None
+        self._open: tuple[NewObject, RowWriter] | None = None
         self._counts = [0, 0, 0]
         self.parts: list[Part] = []
 
@@ -47,8 +48,8 @@ class PartFiles:
         if self._counts[0] and self._counts[1] + size > self._limit:
             self.close()
         if self._open is None and self._name not in self._progress.finished:
-            sink = Sink(self._folder / self._name)
-            self._open = (sink, self._start(sink))
+            file = self._out.create(self._name)
+            self._open = (file, self._start(file))
         if self._open is not None:
             self._open[1].add(row)
         self._counts[0] += 1
@@ -64,9 +65,9 @@ class PartFiles:
             part = self._progress.finished[self._name]
             check_same(part, rows, tokens, supervised)
         else:
-            sink, writer = self._open
+            file, writer = self._open
             writer.finish()
-            part = Part(self._name, self._split, sink.publish(), sink.size, rows, tokens, supervised)
+            part = Part(self._name, self._split, file.publish(), file.size, rows, tokens, supervised)
             self._progress.add(part)
         self.parts.append(part)
         self._open, self._counts = None, [0, 0, 0]

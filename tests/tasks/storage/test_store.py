@@ -1,5 +1,6 @@
 """One contract, two stores: a folder, and S3 as a real SeaweedFS speaks it."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,7 +14,16 @@ import pytest
 from deployments.seaweed import Seaweed
 from tasks.errors import DataError, JobError, SurroundingsError
 from tasks.spec import StoreSpec
-from tasks.storage.store import MissingError, ObjectStore, find_job, open_store, put_content, sha256_hex
+from tasks.storage.s3_client import make_client
+from tasks.storage.store import (
+    MissingError,
+    ObjectStore,
+    digest_of,
+    find_job,
+    open_store,
+    put_content,
+    sha256_hex,
+)
 
 
 def test_what_was_put_is_read_back(store: ObjectStore) -> None:
@@ -262,4 +272,44 @@ def test_a_changed_object_is_refused(seaweed: Seaweed, s3_spec: StoreSpec) -> No
     )
     with pytest.raises(DataError, match="expected sha256 0000"):
         store.get("k.bin")
+    store.close()
+
+
+@pytest.mark.parametrize("megabytes", [0, 1, 70], ids=["empty", "one-put", "parts"])
+def test_an_object_is_written_piece_by_piece(store: ObjectStore, megabytes: int) -> None:
+    """It is not there until it is published, then whole with its digest; given up, the old one stays."""
+    store.put("big.bin", b"old")
+    piece = bytes(range(256)) * 4096
+    new = store.create("big.bin")
+    for _ in range(megabytes):
+        new.write(piece)
+    assert store.get("big.bin") == b"old"
+    given_up = store.create("big.bin")
+    given_up.write(b"half")
+    given_up.discard()
+    sha256 = new.publish()
+    assert sha256 == sha256_hex(piece * megabytes)
+    assert digest_of(store, "big.bin") == (megabytes * 2**20, sha256)
+    assert digest_of(store, "big.bin", stored=False) == (megabytes * 2**20, sha256)
+    assert digest_of(store, "none.bin") is None
+    assert [info.key for info in store.list("")] == ["big.bin"]
+    assert store.abort_leftovers(0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("report.html", "text/html; charset=utf-8"),
+        ("README.md", "text/markdown; charset=utf-8"),
+        ("dataset.json", "application/json"),
+        ("shards/a.parquet", "application/octet-stream"),
+    ],
+)
+def test_documents_say_what_they_are(seaweed: Seaweed, s3_spec: StoreSpec, key: str, expected: str) -> None:
+    """A browser shows the published page instead of offering it for download."""
+    store = open_store(s3_spec, "", seaweed.credentials)
+    store.put(key, b"x")
+    with contextlib.closing(make_client(s3_spec, seaweed.credentials, None)) as client:
+        path = f"{s3_spec.uri.split('/', 3)[3]}/{key}"
+        assert client.head_object(Bucket=seaweed.bucket, Key=path)["ContentType"] == expected
     store.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 from tasks.spec import StoreSpec
-from tasks.storage.store import find_job
+from tasks.storage.store import find_job, open_store
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
 
@@ -15,4 +15,4 @@ OPTIONS = {"eval_share": 0.2, "file_tokens": 1500, "merge_turns": True, "draft_v
 if __name__ == "__main__":
     store, out, to = sys.argv[1:]
     options = ExportOptions(to=to, **OPTIONS)
-    export([find_job(StoreSpec(uri=store))], [1.5], options, Path(out), say=print)
+    export([find_job(StoreSpec(uri=store))], [1.5], options, open_store(StoreSpec(uri=out)), say=print)

@@ -18,7 +18,7 @@ from tasks.storage.reader import read_rows
 from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
-from tests.stores import RESOLVED, Row, answer, commit, loop, make_store, plain, prompt_of
+from tests.stores import RESOLVED, Row, answer, commit, folder_store, loop, make_store, plain, prompt_of
 
 Rows = list[tuple[list[int], list[int]]]
 
@@ -75,7 +75,7 @@ def run(store: ObjectStore | list[ObjectStore], out: Path, **fields: Any) -> dic
     """Export with weight 1 unless `weights` says otherwise."""
     stores = store if isinstance(store, list) else [store]
     weights = fields.pop("weights", [1.0] * len(stores))
-    return export(stores, weights, ExportOptions(**fields), out)
+    return export(stores, weights, ExportOptions(**fields), folder_store(out))
 
 
 def expected(store: ObjectStore) -> Rows:
@@ -248,7 +248,7 @@ def test_the_highest_generation_counts(tmp_path: Path, store: ObjectStore) -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        pytest.param("notes.txt", "expected an empty folder", id="other-files"),
+        pytest.param("notes.txt", "expected nothing there", id="other-files"),
         pytest.param("export.json", "expected what an export", id="foreign-request"),
     ],
 )
@@ -285,7 +285,7 @@ def test_a_changed_shard_is_not_exported(tmp_path: Path, store: ObjectStore) -> 
     store.put(key, store.get(key) + b"x")
     with pytest.raises(DataError, match="expected sha256"):
         run(store, tmp_path / "out")
-    assert not list((tmp_path / "out").rglob("*.partial"))
+    assert not list((tmp_path / "out").rglob(".tmp-*"))
 
 
 def test_an_empty_dataset(tmp_path: Path) -> None:

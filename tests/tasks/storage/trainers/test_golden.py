@@ -13,7 +13,7 @@ import pytest
 
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
-from tests.stores import loop, make_store, plain
+from tests.stores import folder_store, loop, make_store, plain
 
 GOLDEN = Path(__file__).resolve().parents[3] / "data" / "exports"
 
@@ -31,7 +31,7 @@ def write(folder: Path) -> dict[str, bytes]:
     store = make_store(folder / "store", [[plain(number) for number in range(3)], loop("x")])
     found = {}
     for name, fields in VARIANTS.items():
-        export([store], [1.0], ExportOptions(**fields), folder / name)
+        export([store], [1.0], ExportOptions(**fields), folder_store(folder / name))
         for path in sorted((folder / name).rglob("*")):
             if path.is_file() and path.suffix != ".json":
                 found[f"{name}.{path.name}"] = path.read_bytes()

@@ -14,7 +14,7 @@ from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.files import PROGRESS
 from tasks.storage.trainers.options import ExportOptions
-from tests.stores import loop, make_store, plain
+from tests.stores import folder_store, loop, make_store, plain
 
 OPTIONS = {"eval_share": 0.2, "file_tokens": 1500, "merge_turns": True, "draft_vocab": 64, "seed": 7}
 """Those of `export_child.py`."""
@@ -53,7 +53,7 @@ def start(store: ObjectStore, out: Path, to: str) -> subprocess.Popen[str]:
 def test_killed_and_run_again(tmp_path: Path, store: ObjectStore, to: str) -> None:
     """Killed some files on; what stood stays untouched."""
     whole, out = tmp_path / "whole", tmp_path / "out"
-    export([store], [1.5], ExportOptions(to=to, **OPTIONS), whole)
+    export([store], [1.5], ExportOptions(to=to, **OPTIONS), folder_store(whole))
     process = start(store, out, to)
     deadline = time.monotonic() + SECONDS
     while len(list(out.rglob("*/*0*.*"))) < 12:
@@ -76,7 +76,7 @@ def test_killed_and_run_again(tmp_path: Path, store: ObjectStore, to: str) -> No
 def test_a_torn_record_costs_one_file(tmp_path: Path, store: ObjectStore) -> None:
     """Half a line, a file that changed, one that is gone: only these are written again, to the same bytes."""
     out, options = tmp_path / "out", ExportOptions(file_tokens=5_000)
-    export([store], [1.0], options, out)
+    export([store], [1.0], options, folder_store(out))
     expected = digests(out)
     parts = [entry for entry in json.loads((out / "manifest.json").read_text())["files"] if "split" in entry]
     lines = [json.dumps(part) + "\n" for part in parts]
@@ -86,7 +86,7 @@ def test_a_torn_record_costs_one_file(tmp_path: Path, store: ObjectStore) -> Non
     first.write_bytes(first.read_bytes()[:-1] + b" ")
     second.unlink()
     said: list[str] = []
-    export([store], [1.0], options, out, say=said.append)
+    export([store], [1.0], options, folder_store(out), say=said.append)
     assert said == [f"{len(parts) - 3} files of an earlier run stand"]
     assert digests(out) == expected
 
@@ -94,7 +94,7 @@ def test_a_torn_record_costs_one_file(tmp_path: Path, store: ObjectStore) -> Non
 def test_a_record_of_other_rows_is_refused(tmp_path: Path, store: ObjectStore) -> None:
     """A file that stands but does not hold what this export would write stops it."""
     out = tmp_path / "out"
-    export([store], [1.0], ExportOptions(file_tokens=20_000), out)
+    export([store], [1.0], ExportOptions(file_tokens=20_000), folder_store(out))
     (out / "manifest.json").unlink()
     part = out / "train" / "part-00000.jsonl"
     digest = hashlib.sha256(part.read_bytes()).hexdigest()
@@ -102,8 +102,8 @@ def test_a_record_of_other_rows_is_refused(tmp_path: Path, store: ObjectStore) -
         f'{{"name":"train/part-00000.jsonl","split":"train","sha256":"{digest}","bytes":{part.stat().st_size},'
         '"rows":1,"tokens":2,"supervised":1}\n'
     )
-    with pytest.raises(DataError, match="on record: export into another folder"):
-        export([store], [1.0], ExportOptions(file_tokens=20_000), out)
+    with pytest.raises(DataError, match="on record: export to another place"):
+        export([store], [1.0], ExportOptions(file_tokens=20_000), folder_store(out))
 
 
 def test_one_export_at_a_time(tmp_path: Path, store: ObjectStore) -> None:
@@ -116,5 +116,5 @@ def test_one_export_at_a_time(tmp_path: Path, store: ObjectStore) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.001)  # polling for the first file
         with pytest.raises(SurroundingsError, match="only process that exports into this folder"):
-            export([store], [1.0], ExportOptions(), out)
+            export([store], [1.0], ExportOptions(), folder_store(out))
         process.kill()
