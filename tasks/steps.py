@@ -331,11 +331,8 @@ async def write_export(
         stop.set()
     log.info("%s: %s rows, %s ids in %s", report["state"], report["rows"], report["tokens"], report["out"])
     try:
-        await acreate_table_artifact(
-            table=report["lengths"],
-            key="export-lengths",
-            description=f"What a longest length costs: {out.uri}",
-        )
+        told = f"What a longest length costs: {report['out']}"
+        await acreate_table_artifact(table=report["lengths"], key="export-lengths", description=told)
     except UNSEEN as error:
         log.warning("could not show the table: %s", error)
     return report

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from tasks.errors import JobError, SurroundingsError
+from tasks.errors import DataError, JobError, SurroundingsError
 from tasks.storage.folder_lock import take_folder
 from tasks.storage.folder_store import FolderStore, disk_advice
 from tasks.storage.new_object import NewObject
@@ -54,14 +54,13 @@ def export(
     """Write rows of `stores` into `out` and return what `rawseq export --json` prints.
 
     An unfinished export of the same options goes on with the receipts that it began with; a finished one is
-    checked against its digests and returned as it is. Files appear as they are finished, the manifest last.
+    only checked against its digests. Files appear as they are finished, the manifest last.
 
     Args:
         stores: jobs' own prefixes; none needs to be complete.
         weights: of each store.
         options: how.
-        out: empty, or of the same export. A folder takes one process at a time; on S3 two of the same export
-            write the same bytes.
+        out: empty, or of the same export. A folder takes one process at a time, S3 more: of the same bytes.
         teller: for `specforge-conversations`.
         say: takes one line for a person at a time.
         stopped: asked before each sequence; True gives the rest up, what is finished stays.
@@ -75,10 +74,13 @@ def export(
     with _only_here(out):
         if (report := finished_report(out, pinned, options)) is not None:
             return report
-        pinned, notes = pinned_request(out, pinned, options)
-        for note in notes:
-            say(note)
-        return _Export(stores, pinned, options, out, teller, say, stopped).run()
+        pinned = pinned_request(out, pinned, options, say)
+        try:
+            return _Export(stores, pinned, options, out, teller, say, stopped).run()
+        except DataError:
+            if (report := finished_report(out, pinned, options)) is None:
+                raise
+            return report  # another process was faster, and took the records of progress away
 
 
 def _check_vocabulary(stores: Sequence[PinnedStore], options: ExportOptions) -> None:

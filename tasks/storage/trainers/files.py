@@ -1,6 +1,7 @@
 """The files of an export: each appears whole, its digest on record; a killed export goes on behind them."""
 
-from typing import Protocol
+import contextlib
+from typing import Final, Protocol
 
 import attrs
 import orjson
@@ -11,7 +12,7 @@ from tasks.storage.store import MissingError, ObjectStore, digest_of
 from tasks.storage.trainers.example import Example
 from tasks.storage.trainers.masks import Mask
 
-PROGRESS = "progress.jsonl"
+PROGRESS: Final = "progress-"
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -53,7 +54,7 @@ class Part:
 
 
 class Progress:
-    """The files that an earlier run of the same export finished, and those of this one.
+    """The files that an earlier run of the same export finished, and those of this one: an object each.
 
     Args:
         out: where the export goes.
@@ -62,29 +63,25 @@ class Progress:
     def __init__(self, out: ObjectStore) -> None:
         self._out = out
         self.finished: dict[str, Part] = {}
-        for line in self._read().splitlines():
-            try:
-                part = Part(**orjson.loads(line))
-            except (orjson.JSONDecodeError, TypeError):
-                break  # not a line of ours: what it named is written again
-            if digest_of(out, part.name) == (part.bytes, part.sha256):
-                self.finished[part.name] = part
-
-    def _read(self) -> bytes:
-        try:
-            return self._out.get(PROGRESS)
-        except MissingError:
-            return b""
+        for info in out.list(PROGRESS):
+            with contextlib.suppress(MissingError, orjson.JSONDecodeError, TypeError):
+                part = Part(**orjson.loads(out.get(info.key)))
+                if digest_of(out, part.name) == (part.bytes, part.sha256):
+                    self.finished[part.name] = part  # else it is written again
 
     def add(self, part: Part) -> None:
         """Put a file on record, durably."""
         self.finished[part.name] = part
-        lines = [orjson.dumps(attrs.asdict(each)) + b"\n" for each in self.finished.values()]
-        self._out.put(PROGRESS, b"".join(lines))
+        self._out.put(_record(part), orjson.dumps(attrs.asdict(part)))
 
     def remove(self) -> None:
-        """Delete the record: the manifest holds it now."""
-        self._out.delete(PROGRESS)
+        """Delete the records: the manifest holds them now."""
+        for part in self.finished.values():
+            self._out.delete(_record(part))
+
+
+def _record(part: Part) -> str:
+    return f"{PROGRESS}{part.name.replace('/', '-')}.json"
 
 
 def check_same(part: Part, rows: int, tokens: int, supervised: int) -> None:

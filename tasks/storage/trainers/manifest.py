@@ -35,7 +35,8 @@ def pinned_request(
         JobError: there is another export, or something else.
     """
     if out.head(REQUEST) is None:
-        if others := [info.key for info in islice(out.list(""), 5)]:
+        others = [info.key for info in islice(out.list(""), 5)]
+        if others and out.head(REQUEST) is None:  # still: another process of this export may have begun
             raise JobError(f"{out.uri}: expected nothing there, got {', '.join(others)}")
         if out.put(REQUEST, _pretty(_request(stores, options)), create_only=True):
             return list(stores), []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,14 +74,22 @@ def test_killed_and_run_again(tmp_path: Path, store: ObjectStore, to: str) -> No
     assert untouched >= len(standing) - 1  # the newest may not have reached the record
 
 
+def record(out: Path, part: dict[str, Any]) -> Path:
+    """Write a finished file's record as an unfinished export has it; return its path."""
+    path = out / f"{PROGRESS}{part['name'].replace('/', '-')}.json"
+    path.write_text(json.dumps(part))
+    return path
+
+
 def test_a_torn_record_costs_one_file(tmp_path: Path, store: ObjectStore) -> None:
     """Half a line, a file that changed, one that is gone: only these are written again, to the same bytes."""
     out, options = tmp_path / "out", ExportOptions(file_tokens=5_000)
     export([store], [1.0], options, folder_store(out))
     expected = digests(out)
     parts = [entry for entry in json.loads((out / "manifest.json").read_text())["files"] if "split" in entry]
-    lines = [json.dumps(part) + "\n" for part in parts]
-    (out / PROGRESS).write_text("".join(lines[:-1]) + lines[-1][:40])
+    for part in parts[:-1]:
+        record(out, part)
+    record(out, parts[-1]).write_text('{"name":"tra')
     (out / "manifest.json").unlink()
     first, second = (out / part["name"] for part in parts[:2])
     first.write_bytes(first.read_bytes()[:-1] + b" ")
@@ -97,11 +106,10 @@ def test_a_record_of_other_rows_is_refused(tmp_path: Path, store: ObjectStore) -
     export([store], [1.0], ExportOptions(file_tokens=20_000), folder_store(out))
     (out / "manifest.json").unlink()
     part = out / "train" / "part-00000.jsonl"
-    digest = hashlib.sha256(part.read_bytes()).hexdigest()
-    (out / PROGRESS).write_text(
-        f'{{"name":"train/part-00000.jsonl","split":"train","sha256":"{digest}","bytes":{part.stat().st_size},'
-        '"rows":1,"tokens":2,"supervised":1}\n'
-    )
+    data = part.read_bytes()
+    size = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    counts = {"rows": 1, "tokens": 2, "supervised": 1}
+    record(out, {"name": "train/part-00000.jsonl", "split": "train"} | size | counts)
     with pytest.raises(DataError, match="on record: export to another place"):
         export([store], [1.0], ExportOptions(file_tokens=20_000), folder_store(out))
 
