@@ -1,6 +1,6 @@
 """The words around an export's files: what was asked and pinned, and what there is at the end, by sha256."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
@@ -24,12 +24,15 @@ MANIFEST: Final = "manifest.json"
 
 
 def pinned_request(
-    out: ObjectStore, stores: Sequence[PinnedStore], options: ExportOptions
-) -> tuple[list[PinnedStore], list[str]]:
+    out: ObjectStore,
+    stores: Sequence[PinnedStore],
+    options: ExportOptions,
+    say: Callable[[str], None],
+) -> list[PinnedStore]:
     """Write down what is asked, or take up what the export was begun with.
 
     Returns:
-        The stores with the receipts that count, and lines for a person.
+        The stores with the receipts that count; `say` is told if there are others by now.
 
     Raises:
         JobError: there is another export, or something else.
@@ -39,14 +42,18 @@ def pinned_request(
         if others and out.head(REQUEST) is None:  # still: another process of this export may have begun
             raise JobError(f"{out.uri}: expected nothing there, got {', '.join(others)}")
         if out.put(REQUEST, _pretty(_request(stores, options)), create_only=True):
-            return list(stores), []
+            return list(stores)
     stored = _check_request(out, stores, options)
     taken = [
         store.with_receipts(entry["receipts"]) for store, entry in zip(stores, stored["stores"], strict=True)
     ]
     later = sum(old.batches != new.batches for old, new in zip(taken, stores, strict=True))
-    note = f"goes on with the receipts it began with; {later} stores have others by now: choose another place"
-    return taken, [f"{note} to export those"] if later else []
+    if later:
+        say(
+            f"goes on with the receipts it began with; {later} stores have others by now: choose another "
+            "place to export those"
+        )
+    return taken
 
 
 def _request(stores: Sequence[PinnedStore], options: ExportOptions) -> dict[str, Any]:
