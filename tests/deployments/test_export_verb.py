@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from deployments.cli import cli
+from deployments.seaweed import start_seaweed
 from tasks.errors import JobError
+from tasks.spec import StoreSpec
+from tasks.storage.store import open_store
 from tests.jobs import Rawseq
 from tests.stores import make_store, plain
 
@@ -37,6 +41,24 @@ def test_export_prints_what_it_wrote(tmp_path: Path, rawseq: Rawseq, made: Path)
     assert rawseq(*arguments).answer["state"] == "already complete"
 
 
+def test_export_to_s3(tmp_path: Path, rawseq: Rawseq, made: Path) -> None:
+    """`--out s3://…` at a typed endpoint gets the files of a folder; STORE is a folder."""
+    arguments = ["export", str(made), "--to", "parquet", "--out"]
+    assert rawseq(*arguments, "out").status == 0
+    with start_seaweed(tmp_path / "weed", bucket="exports") as server:
+        keys = {name.upper(): value for name, value in server.credentials.items()} | {
+            "AWS_REGION": "us-east-1"
+        }
+        ran = rawseq(*arguments, "s3://exports/a/b", "--endpoint-url", server.http_url, env=keys)
+        assert ran.status == 0, ran.stderr
+        spec = StoreSpec(uri="s3://exports/a/b", endpoint_url=server.http_url, region="us-east-1")
+        with closing(open_store(spec, credentials=server.credentials)) as place:
+            found = {info.key: place.get(info.key) for info in place.list("")}
+    assert ran.answer["out"] == "s3://exports/a/b"
+    out = tmp_path / "out"
+    assert found == {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -44,6 +66,7 @@ def test_export_prints_what_it_wrote(tmp_path: Path, rawseq: Rawseq, made: Path)
         pytest.param(["--max-length", "1"], "--max-length: ", id="too-short"),
         pytest.param(["--weight", "1", "--weight", "2"], "one for each of the 1 stores", id="weights"),
         pytest.param(["--weight", "0"], "--weight: expected a number in (0, 1000], got 0", id="no-weight"),
+        pytest.param(["--endpoint-url", "http://h:1"], "expected beside an s3:// address", id="no-s3"),
         pytest.param(["--draft-vocab", "5000"], "at most the target's 1000 ids", id="draft-vocabulary"),
     ],
 )
