@@ -16,6 +16,7 @@ import orjson
 from tasks.errors import DataError
 from tasks.report import Summary
 from tasks.reporting.card import dataset_card
+from tasks.reporting.code_version import code_version
 from tasks.reporting.index import dataset_index
 from tasks.reporting.measured import Measured
 from tasks.reporting.numbers import answer_warning
@@ -116,7 +117,7 @@ def publish_dataset(
     sample = sampled_batches(receipts, most_bytes)
     measured = measure(store, sample, vocabulary.size)
     retokenized = retokenize(measured.outputs, vocabulary.decode, vocabulary.dialect.encode)
-    index = dataset_index(summary, receipts, job, noted_servers(store), retokenized)
+    index = dataset_index(summary, receipts, job, noted_servers(store), retokenized, code_version())
     warning = answer_warning(measured.supervised)
     card = dataset_card(index, retokenized.sentence(), warning)
     page = report_page(index, measured, len(sample), retokenized, vocabulary.decode)

@@ -21,7 +21,7 @@ from tasks.verdicts import Code
 
 
 @click.command(short_help="Sequences as stored, segment by segment.")
-@click.argument("store")
+@click.argument("store", metavar="STORE", required=False)
 @click.option("--row", "row_ids", multiple=True, metavar="ID", help="The row with this id; may be repeated.")
 @click.option(
     "--rejected",
@@ -41,7 +41,7 @@ from tasks.verdicts import Code
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row on stdout, then a summary.")
 def show(
-    store: str,
+    store: str | None,
     access: Access,
     row_ids: tuple[str, ...],
     rejected: str | None,
@@ -55,6 +55,7 @@ def show(
 
     Only what is shown is fetched, and no digest is checked: `verify` does that.
     """
+    store, rejected = _arguments(store, rejected)
     if diff and len(row_ids) > 2:
         raise JobError(f"--diff: expected at most two --row, got {len(row_ids)}")
     with opened_store(store, access) as (opened, _):
@@ -73,6 +74,15 @@ def show(
     if as_json:
         click.echo(json.dumps({"summary": {"rows": len(found)}}))
     return 0
+
+
+def _arguments(store: str | None, rejected: str | None) -> tuple[str, str | None]:
+    """Return STORE and the code; in `show --rejected STORE` the command line takes STORE for the code."""
+    if store is None and rejected and rejected not in list(Code):
+        return rejected, ""
+    if store is None:
+        raise click.UsageError("Missing argument 'STORE'.")
+    return store, rejected
 
 
 def _wanted(row_ids: tuple[str, ...], rejected: str | None) -> Wanted:

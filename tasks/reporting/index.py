@@ -1,12 +1,12 @@
 """`dataset.json`: what the dataset consists of and what it was made with (pure)."""
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import attrs
 
 from tasks.report import Summary
+from tasks.reporting.code_version import CodeVersion
 from tasks.reporting.retokenized import Retokenized
 from tasks.spec import SCHEMA_VERSION
 from tasks.storage.receipt import Receipt
@@ -18,6 +18,7 @@ def dataset_index(
     job: Mapping[str, Any],
     servers: Sequence[Mapping[str, Any]],
     retokenized: Retokenized,
+    code: CodeVersion,
 ) -> dict[str, Any]:
     """Return the object that is stored.
 
@@ -27,6 +28,7 @@ def dataset_index(
         job: `job.json`.
         servers: every state in which a server of the job passed its probe.
         retokenized: what text would have done to a sample.
+        code: that publishes it.
     """
     return {
         "schema": SCHEMA_VERSION,
@@ -41,12 +43,14 @@ def dataset_index(
             for batch in sorted(receipts)
             if (receipt := receipts[batch]).shard is not None
         ],
-        "provenance": provenance(job, servers),
+        "provenance": provenance(job, servers, code),
         "retokenized": {"rows": retokenized.rows, "changed": retokenized.changed},
     }
 
 
-def provenance(job: Mapping[str, Any], servers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def provenance(
+    job: Mapping[str, Any], servers: Sequence[Mapping[str, Any]], code: CodeVersion
+) -> dict[str, Any]:
     """Return what made the rows: model, tokenizer, grammar, sampling, servers, code."""
     model, resolved = job["spec"]["model"], job["resolved"]
     return {
@@ -57,5 +61,6 @@ def provenance(job: Mapping[str, Any], servers: Sequence[Mapping[str, Any]]) -> 
         "sampling": resolved.get("sampling", {}),
         "mix": resolved.get("mix", []),
         "servers": list(servers),
-        "rawseq": version("rawseq"),
+        "rawseq": code.version,
+        "rawseq_commit": code.commit,
     }

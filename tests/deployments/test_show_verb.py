@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from rich.console import Console
 
@@ -91,6 +92,14 @@ def test_rejected_rows_by_code(
     rows = show(made[0], *arguments)[:-1]
     assert [row["verdict"] for row in rows] == codes
     assert all((row["verdict_offset"], row["detail"]) == (30, "no <b>end</b>") for row in rows)
+
+
+def test_rejected_in_front_of_the_store(made: tuple[str, Vocabulary], show: Show) -> None:
+    """`show --rejected STORE` takes STORE for a store; a code alone asks for one."""
+    assert show("--rejected", made[0]) == show(made[0], "--rejected")
+    assert show("--rejected", "after_end", made[0]) == show(made[0], "--rejected", "after_end")
+    with pytest.raises(click.UsageError, match="Missing argument 'STORE'"):
+        cli.main(["show", "--rejected", "after_end"], standalone_mode=False)
 
 
 def test_diff_shows_where_text_would_have_lied(made: tuple[str, Vocabulary], show: Show) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from tasks.publishing import Published, publish_dataset, publish_store
 from tasks.report import Summary
+from tasks.reporting.code_version import code_version
 from tasks.spec import StoreSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.noted_servers import note_server
@@ -63,6 +64,7 @@ def test_the_index_lists_every_shard_and_where_it_came_from(made: Made) -> None:
     assert told["model"].keys() == {"tokenizer", "revision"}
     assert told["sampling"] == {"top_p": 0.9}
     assert told["rawseq"]
+    assert told["rawseq_commit"] == code_version().commit
 
 
 def test_the_card_loads_accepted_rows_once(made: Made, tmp_path: Path) -> None:

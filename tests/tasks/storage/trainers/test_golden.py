@@ -1,14 +1,19 @@
 """Exports byte for byte as they were when their trainers' own packages had read them (`make test-trainers`).
 
 `PYTHONPATH=. python tests/tasks/storage/trainers/test_golden.py` writes tests/data/exports anew from the
-rows of tests/stores.py: run `make test-trainers` then, before it is committed. Arrow and Parquet are not
-among them: their bytes also hold the writer's version.
+rows of tests/stores.py: run `make test-trainers` then, before it is committed. Of Arrow and Parquet schema
+and the sha256 of the rows are held, for their bytes also hold the writer's version.
 """
 
+import hashlib
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import attrs
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.storage.trainers.export import export
@@ -16,6 +21,12 @@ from tasks.storage.trainers.options import ExportOptions
 from tests.stores import folder_store, loop, make_store, plain
 
 GOLDEN = Path(__file__).resolve().parents[3] / "data" / "exports"
+
+COLUMNAR = {
+    "speculators-arrow": {"to": "speculators-arrow", "boundary": "speculators-0.9.0-eagle3"},
+    "datasets": {"to": "datasets", "merge_turns": True},
+    "parquet": {"to": "parquet", "include": ("repetition",)},
+}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "raw": {"draft_vocab": 16},
@@ -26,14 +37,43 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+def table(path: Path) -> pa.Table:
+    """Read a file of rows."""
+    return pq.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_stream(path).read_all()
+
+
+def described(path: Path) -> bytes:
+    """Return schema, metadata, count of rows, and the sha256 of these as JSON lines."""
+    found = table(path)
+    schema = found.schema
+    rows = hashlib.sha256()
+    for row in found.to_pylist():
+        rows.update(orjson.dumps(row) + b"\n")
+    value = {
+        "columns": {field.name: str(field.type) for field in schema},
+        "metadata": {key.decode(): orjson.loads(text) for key, text in (schema.metadata or {}).items()},
+        "rows": found.num_rows,
+        "sha256_of_rows": rows.hexdigest(),
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
+
+
 def write(folder: Path) -> dict[str, bytes]:
     """Export every variant below `folder`; return what a trainer reads of each, by name."""
-    store = make_store(folder / "store", [[plain(number) for number in range(3)], loop("x")])
+    rejected = attrs.evolve(plain(3), code="repetition")
+    store = make_store(folder / "store", [[*(plain(number) for number in range(3)), rejected], loop("x")])
     found = {}
     for name, fields in VARIANTS.items():
         export([store], [1.0], ExportOptions(**fields), folder_store(folder / name))
         for path in sorted((folder / name).rglob("*")):
             if path.is_file() and path.suffix != ".json":
+                found[f"{name}.{path.name}"] = path.read_bytes()
+    for name, fields in COLUMNAR.items():
+        export([store], [1.0], ExportOptions(**fields), folder_store(folder / name))
+        for path in sorted((folder / name / "train").iterdir()):
+            if path.suffix in (".arrow", ".parquet"):
+                found[f"{name}.{path.name}.json"] = described(path)
+            elif path.name != "token_freq.pt":  # `state.json`, `dataset_info.json`
                 found[f"{name}.{path.name}"] = path.read_bytes()
     return found
 
@@ -46,7 +86,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
 def test_an_export_is_what_it_was(written: dict[str, bytes], name: str) -> None:
-    """Byte for byte."""
+    """Byte for byte, columnar ones row for row."""
     assert written[name] == (GOLDEN / name).read_bytes()
 
 
