@@ -72,11 +72,10 @@ def rows(count: int, first: int = 0, cap: int = 48) -> list[Request]:
 
 BRISK = attrs.evolve(
     QUICK,
-    look_seconds=5.0,
     health_seconds=25.0,
-    stale_seconds=3.0,
+    stale_seconds=4.0,
     lost_seconds=2.0,
-    deadline_floor_seconds=4.0,
+    deadline_floor_seconds=6.0,
 )
 """As `QUICK`, with room for a process of its own on a busy machine."""
 
@@ -135,7 +134,7 @@ class Nursery:
 
     def start_again(self, dead: Standin, *argv: str) -> Standin:
         """Start one where another was."""
-        dead.process.wait(timeout=30)
+        dead.process.wait(timeout=120)
         return self.start(*argv, port=int(dead.url.rsplit(":", 1)[1]))
 
     def end(self) -> None:

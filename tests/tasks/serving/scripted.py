@@ -52,6 +52,7 @@ class Scripted:
         """Rows that it says it runs at once; any more of them wait. None: it says that none ever waits."""
         self.waiting_seen: list[int] = []
         """How many rows waited, look by look."""
+        self.tells_loads = True
         self.seen: list[dict[str, Any]] = []
         self.requests: list[web.Request] = []
         self.aborted: list[str] = []
@@ -119,6 +120,8 @@ class Scripted:
         return web.json_response({"object": "list", "data": [{"id": "tiny", "max_model_len": 512}]})
 
     async def _loads(self, request: web.Request) -> web.Response:
+        if not self.tells_loads:
+            raise web.HTTPNotFound
         running = self.running if self.slots is None else min(self.slots, self.running)
         self.waiting_seen.append(self.running - running)
         rank = {
@@ -205,21 +208,21 @@ PLAN = ProbePlan(
 
 QUICK = Patience(
     poll_seconds=0.05,
-    look_seconds=2.0,
-    health_seconds=3.0,
-    stale_seconds=0.6,
-    lost_seconds=0.4,
-    join_seconds=0.2,
+    look_seconds=10.0,
+    health_seconds=10.0,
+    stale_seconds=3.0,
+    lost_seconds=1.0,
     backoff_seconds=0.02,
     backoff_most_seconds=0.1,
-    deadline_floor_seconds=0.5,
-    busy_seconds=5.0,
+    deadline_floor_seconds=2.0,
+    busy_seconds=30.0,
 )
+"""Short where a test waits for it to pass, long where a busy machine must not reach it."""
 
 
 def settings(*urls: str, patience: Patience = QUICK, in_flight: int | None = 4, **spec: Any) -> FleetSettings:
     """Return the settings of a fleet that is tested."""
-    spec = {"ready_timeout_seconds": 5.0, "info_timeout_seconds": 5.0} | spec
+    spec = {"ready_timeout_seconds": 60.0, "info_timeout_seconds": 20.0} | spec
     return FleetSettings(
         servers=ServersSpec(urls=list(urls), **spec), plan=PLAN, in_flight=in_flight, patience=patience
     )

@@ -249,26 +249,26 @@ async def test_a_cancelled_restart_leaves_a_server_behind(nursery: Nursery) -> N
         spec = fleet_settings(standin.url, restart="local").servers
         work = restart_locally(client, spec, say=lambda line: stopping.set())
         restarting = asyncio.ensure_future(work)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await stopping.wait()
         await asyncio.sleep(0.05)  # SIGTERM is on its way
         restarting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await restarting
-        await wait_ready(client, 30.0)
+        await wait_ready(client, 120.0)
     assert "--reasoning-parser" not in find_server(standin.url).argv
 
 
 async def _crash_and_go_on(standin: Standin, *, again: bool, limit: float) -> tuple[ListLane, Fleet]:
     """Let a fleet take the parser off, kill what it started, and make rows after that."""
-    settings = fleet_settings(
-        standin.url, restart="local", restart_crashed=again, ready_timeout_seconds=limit
-    )
+    settings = fleet_settings(standin.url, restart="local", restart_crashed=again)
     lane = ListLane(rows(12))
     async with Fleet(settings) as fleet:
         (report,) = await fleet.ensure()
         assert report.restarted is not None
         assert report.restarted.process is not None
+        spec = settings.servers.model_copy(update={"ready_timeout_seconds": limit})
+        fleet.settings = attrs.evolve(settings, servers=spec)
         psutil.Process(report.restarted.process.pid).kill()
         async with Dispatch(fleet, SAMPLING, VOCAB, 5) as dispatch:
             await dispatch.run(lane)
@@ -278,7 +278,7 @@ async def _crash_and_go_on(standin: Standin, *, again: bool, limit: float) -> tu
 async def test_a_server_that_this_run_started_is_started_again(nursery: Nursery) -> None:
     """`restart_crashed`: killed after the restart, it comes back without the parser; all rows are made."""
     standin = nursery.start(*PARSER)
-    lane, fleet = await _crash_and_go_on(standin, again=True, limit=30.0)
+    lane, fleet = await _crash_and_go_on(standin, again=True, limit=180.0)
     assert len(lane.by_row()) == 12
     now = find_server(standin.url)
     assert fleet.servers[0].started == now
@@ -309,7 +309,7 @@ async def test_what_lives_or_has_a_successor_is_not_started_again(nursery: Nurse
 
 async def until_running(client: ServerClient) -> None:
     """Return when the server runs a request."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             loads = await client.loads()
             if loads is not None and loads.running:
