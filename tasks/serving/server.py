@@ -8,6 +8,7 @@ import attrs
 
 from tasks.records import Completion
 from tasks.serving.client import ServerClient
+from tasks.serving.climb import OPENED, REFUSED, Climb, Replies, on_pace
 from tasks.serving.ensure import ServerReport
 from tasks.serving.info import Loads
 from tasks.serving.process import ServerProcess
@@ -66,6 +67,8 @@ class Server:
         self.state = OPENING
         self.window = Window(1)
         self.loads: Loads | None = None  # its own account, when it was last looked at
+        self.climb: Climb = OPENED  # how its window is found when it gives no such account
+        self.replies = Replies()
         self.report: ServerReport | None = None
         self.started: ServerProcess | None = None  # the process that this run started, if it did
         self.error: Exception | None = None
@@ -93,6 +96,7 @@ class Server:
         self.opened = time.monotonic()
         self.busy_until, self.busy_since, self.busy_times, self.failures_in_a_row = 0.0, None, 0, 0
         self.window = open_window(self.wished, report.slots, self.sharers)
+        self.climb, self.replies = OPENED, Replies(self.opened)
 
     def reopen(self) -> None:
         """Let it take rows; whoever watched it before stops by the changed epoch."""
@@ -116,14 +120,24 @@ class Server:
 
     def answered(self, completion: Completion) -> None:
         """Learn from a completed row."""
-        count = completion.output_ids.size
+        count, latency = completion.output_ids.size, float(completion.facts["latency_seconds"])
+        if time.monotonic() - latency >= self.replies.since:
+            self.replies.add(count, latency)
         self.useful = True
         self.finished += 1
         self.generated += count
         self.failures_in_a_row, self.busy_since, self.busy_times = 0, None, 0
         if count >= 16:
-            seconds = float(completion.facts["latency_seconds"]) / count
-            self.slow_token_seconds = max(seconds, self.slow_token_seconds * 0.99)
+            self.slow_token_seconds = max(latency / count, self.slow_token_seconds * 0.99)
+
+    def feel(self, now: float) -> None:
+        """Adapt the window by the replies alone; those of a window that was not full say nothing of it."""
+        if len(self.flights) < self.window.limit:
+            self.replies = Replies(now)
+        elif self.replies.is_measure(self.window.limit):
+            measured = self.replies
+            limit, self.climb = on_pace(self.climb, self.window.limit, measured.speed, measured.noise)
+            self.window, self.replies = attrs.evolve(self.window, limit=limit), Replies(now)
 
     def raise_alarm(self, now: float) -> bool:
         """Note that it answered with broken ids; whether a fresh probe is due by now."""
@@ -138,6 +152,7 @@ class Server:
         if now < self.busy_until:
             return  # one wave of refusals counts once
         self.window = on_busy(self.window)
+        self.climb, self.replies = REFUSED, Replies(now)
         self.busy_since = self.busy_since or now
         self.busy_until = now + self.patience.backoff(self.busy_times)
         self.busy_times += 1

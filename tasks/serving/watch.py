@@ -89,9 +89,12 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
         if gaze.unready >= UNREADY_LOOKS:
             return fleet.evict(server, "it drains, is paused or unwell (/ready is 503)", drop=False)
         _drop_overdue(server)  # after a look: what came while our process stood still has been read by now
+        now, before = time.monotonic(), server.window.limit
         if loads is None:
+            server.feel(now)
+            _fill_if_wider(server, fleet, before)
             continue
-        server.loads, now = loads, time.monotonic()
+        server.loads = loads
         gaze.look(loads, len(server.flights), now)
         if now - gaze.stamp_at > server.patience.stale_seconds and server.flights:
             still = now - gaze.stamp_at
@@ -99,7 +102,8 @@ async def watch_server(server: Server, fleet: "Fleet") -> None:
             return fleet.evict(server, f"its scheduler stands still for {still:.0f} s with {told}")
         _drop_lost(server, gaze.quiet_seconds(now), now)
         if gaze.is_new(loads):
-            _adapt(server, fleet, loads)
+            server.window = on_loads(server.window, loads, len(server.flights))
+            _fill_if_wider(server, fleet, before)
 
 
 def _drop_overdue(server: Server) -> None:
@@ -116,8 +120,6 @@ def _drop_lost(server: Server, quiet_seconds: float, now: float) -> None:
             flight.drop(f"the server knows of no work for {quiet_seconds:.0f} s: the reply is lost")
 
 
-def _adapt(server: Server, fleet: "Fleet", loads: Loads) -> None:
-    before = server.window
-    server.window = on_loads(before, loads, len(server.flights))
-    if server.window.limit > before.limit:
+def _fill_if_wider(server: Server, fleet: "Fleet", before: int) -> None:
+    if server.window.limit > before:
         fleet.changed()

@@ -1,4 +1,4 @@
-"""How many rows may be in flight on one server, and how that limit adapts (pure).
+"""How many rows may be in flight on one server, and how that limit adapts to what the server says (pure).
 
 The server should always have a row waiting and never a long queue: waiting rows in
 [1, max(4, 2 % of running)]. Idle slots cost throughput; a deep queue costs nothing but the
@@ -65,8 +65,22 @@ def on_loads(window: Window, loads: Loads, in_flight: int) -> Window:
         floor, excess = ceil(loads.running / sharers), ceil((loads.waiting - target) / sharers)
         limit = min(limit, max(1, floor, limit - excess))
     elif loads.waiting == 0 and loads.token_usage < FULL_POOL and in_flight >= limit:
-        limit = min(HIGHEST_LIMIT, limit + max(1, limit // 50))
+        limit = min(HIGHEST_LIMIT, limit + _growth(limit, loads, sharers))
     return Window(limit, loads.retracted, sharers)
+
+
+def _growth(limit: int, loads: Loads, sharers: int) -> int:
+    """Return how many rows more to allow when none waits: our share of the idle slots, at least 2 %.
+
+    Not more than the KV pool has room for if they are like those that run; none while more of a window is on
+    its way than runs: then we are what is slow, and not the window too small.
+    """
+    if limit > 2 * loads.running + queue_target(loads.running):
+        return 0
+    idle = max(0, (loads.max_running or 0) - loads.running)
+    if loads.token_usage > 0.0:
+        idle = min(idle, int(loads.running * (FULL_POOL / loads.token_usage - 1.0)))
+    return max(1, limit // 50, ceil(idle / sharers))
 
 
 def on_busy(window: Window) -> Window:

@@ -318,6 +318,11 @@ def test_loads_add_up_over_ranks_and_old_shapes() -> None:
     ("limit", "in_flight", "seen", "expected"),
     [
         pytest.param(256, 256, {"running": 256, "waiting": 0}, 261, id="no one waits: 2 % more"),
+        pytest.param(32, 32, {"running": 32, "waiting": 0, "max": 64}, 64, id="slots are idle: all of them"),
+        pytest.param(65, 65, {"running": 64, "waiting": 0, "max": 64}, 66, id="no slot is idle: one more"),
+        pytest.param(100, 100, {"running": 100, "waiting": 0, "max": 2048, "token_usage": 0.6}, 150,
+                     id="idle slots, memory for half as many rows again"),
+        pytest.param(261, 261, {"running": 100, "waiting": 0, "max": 256}, 261, id="most are on their way"),
         pytest.param(256, 200, {"running": 200, "waiting": 0}, 256, id="not full: no more"),
         pytest.param(256, 256, {"running": 250, "waiting": 5}, 256, id="a short queue is right"),
         pytest.param(300, 300, {"running": 256, "waiting": 44}, 261, id="a long queue shrinks it to target"),
@@ -328,13 +333,14 @@ def test_loads_add_up_over_ranks_and_old_shapes() -> None:
         pytest.param(8, 8, {"running": 64, "waiting": 40}, 8, id="others' rows do not raise it"),
         pytest.param(1, 1, {"running": 0, "waiting": 90}, 1, id="never below one"),
     ],
-)
+)  # fmt: skip
 def test_the_window_keeps_one_row_waiting(
     limit: int, in_flight: int, seen: dict[str, Any], expected: int
 ) -> None:
     """Waiting rows stay within [1, max(4, 2 %)] of the running ones."""
     rank = {f"num_{key}_reqs": seen[key] for key in ("running", "waiting")}
     rank |= {"token_usage": seen.get("token_usage", 0.0), "queues": {"retracted": seen.get("retracted", 0)}}
+    rank["max_running_requests"] = seen.get("max")
     loads = read_loads({"loads": [rank]})
     assert loads is not None
     assert on_loads(Window(limit), loads, in_flight).limit == expected
