@@ -59,6 +59,8 @@ def conversation_line(row_id: str, messages: list[dict[str, Any]], tools: Any) -
             "content": message["content"],
             "reasoning_content": message.get("reasoning_content", ""),
             "tool_calls": json.dumps(message.get("tool_calls", []), ensure_ascii=False),
+            "name": message.get("name", ""),
+            "tool_call_id": message.get("tool_call_id", ""),
         }
         for message in messages
     ]

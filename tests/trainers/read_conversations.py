@@ -1,6 +1,7 @@
 """Loads conversations as SpecForge does: `python read_conversations.py TOKENIZER FILE…`, where it is.
 
-Prints one JSON list: per row the text that it would train on, decoded from the ids its own mask supervises.
+Prints one JSON list: per row the whole `text` that it tokenizes, and what of it is `learnt`: both decoded,
+the latter from the ids that its own mask supervises.
 """
 
 import json
@@ -26,5 +27,6 @@ if __name__ == "__main__":
         )
         for task in tasks:
             ids, mask = task["payload"]["input_ids"], task["payload"]["loss_mask"]
-            found.append(tokenizer.decode([i for i, learnt in zip(ids, mask, strict=True) if learnt]))
+            learnt = [i for i, supervised in zip(ids, mask, strict=True) if supervised]
+            found.append({"text": tokenizer.decode(ids), "learnt": tokenizer.decode(learnt)})
     print(json.dumps(found))

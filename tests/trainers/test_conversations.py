@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from deployments.presets import STANDIN_MODEL
@@ -16,6 +17,7 @@ from tasks.storage.ledger import Ledger
 from tasks.storage.source import open_sources
 from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
 from tasks.storage.trainers.options import ExportOptions
+from tasks.tokens.calls import as_call, splice_results
 from tasks.tokens.check import check_rows
 from tasks.tokens.conversations import Conversation, plan_conversations
 from tasks.tokens.grammar import Grammar, discover_grammar
@@ -27,6 +29,22 @@ from tests.stores import commit_checked, folder_store
 from tests.trainers.conftest import Read
 
 RECORDS = 9
+GOLDEN = Path(__file__).resolve().parents[1] / "data" / "conversations" / "tool-loop.jsonl"
+CALL = "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>"
+CALL += '{"what": "7+2"}<|tool_call_end|><|tool_calls_section_end|>'
+DECLARED = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+RECORDED = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"what": "7+2"}'}}
+TOOL_RECORD = {
+    "id": "w",
+    "tools": DECLARED,
+    "messages": [
+        {"role": "user", "content": "Look up 7+2."},
+        {"role": "assistant", "content": "Looking.", "tool_calls": [RECORDED]},
+        {"role": "tool", "tool_call_id": "c1", "content": "It says 9."},
+        {"role": "assistant", "content": "Nine."},
+    ],
+}
+"""A recorded tool loop: its answers are made again, its result answers the call that is made then."""
 
 
 def answered(conversation: Conversation, vocabulary: Vocabulary, grammar: Grammar) -> list[Completion]:
@@ -35,29 +53,37 @@ def answered(conversation: Conversation, vocabulary: Vocabulary, grammar: Gramma
     answers: list[list[dict[str, Any]]] = []
     for turn, name in enumerate(conversation.row_ids):
         messages, own = conversation.history(turn, answers)
-        prompt = render(vocabulary, messages, own=own)
-        text = f"Let me see {turn}.</think>It is the answer of turn {turn}.<|im_end|>"
+        prompt = render(vocabulary, messages, conversation.tools, own=own)
+        said = CALL if conversation.tools and turn == 0 else f"It is the answer of turn {turn}."
+        text = f"Let me see {turn}.</think>{said}<|im_end|>"
         output = as_ids(vocabulary.tokenizer.encode(text))
         rows.append(Completion(name, prompt, output, "stop", int(output[-1])))
         verdict = judged(grammar, rows[-1:])[0]
-        answers.append([answer_message(vocabulary, grammar, rows[-1], verdict)])
+        answer = answer_message(vocabulary, grammar, rows[-1], verdict)
+        calls = [as_call(call) for call in answer.get("tool_calls", ())]
+        recorded, results = conversation.results_after(turn)
+        spliced = splice_results(calls, recorded, results, "name_args") if calls else []
+        assert spliced is not None
+        answers.append([answer, *spliced])
     return rows
 
 
 def judged(grammar: Grammar, rows: list[Completion]) -> tuple[Verdict, ...]:
-    """Return the rows' verdicts: all complete."""
+    """Return the rows' verdicts: all canonical."""
     inputs, outputs = (
         Ragged.from_rows([getattr(row, kind) for row in rows]) for kind in ("input_ids", "output_ids")
     )
     verdicts = tuple(check_rows(grammar, inputs, outputs, rows))
-    assert {verdict.code for verdict in verdicts} == {"complete"}
+    assert {verdict.code for verdict in verdicts} <= {"complete", "complete_tools"}
     return verdicts
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
-    """A finished job of nine records, every third with two turns, of the embedded model's tokenizer."""
+    """A finished job of nine records, every third with two turns, and a tool loop, of the embedded model."""
     prompts = write_prompts(tmp_path / "p.jsonl", RECORDS)
+    with prompts.open("a") as file:
+        file.write(json.dumps(TOOL_RECORD) + "\n")
     spec = JobSpec(
         name="told",
         model={"tokenizer": str(STANDIN_MODEL)},
@@ -104,11 +130,11 @@ def told(store: ObjectStore, out: Path) -> list[dict[str, Any]]:
 def test_conversations_say_what_was_said(tmp_path: Path, store: ObjectStore) -> None:
     """The record's questions, the model's own answers, reasoning under its own field; nothing else."""
     lines = {line["id"]: line for line in told(store, tmp_path / "out")}
-    assert len(lines) == RECORDS + RECORDS // 3
+    assert len(lines) == RECORDS + RECORDS // 3 + 2
     for line in lines.values():
         assert set(line) == {"id", "conversations", "tools"}
         assert all(
-            set(message) == {"role", "content", "reasoning_content", "tool_calls"}
+            set(message) == {"role", "content", "reasoning_content", "tool_calls", "name", "tool_call_id"}
             for message in line["conversations"]
         )
     second = [(m["role"], m["content"], m["reasoning_content"]) for m in lines["p:p2#t1~s0"]["conversations"]]
@@ -119,6 +145,22 @@ def test_conversations_say_what_was_said(tmp_path: Path, store: ObjectStore) -> 
         ("assistant", "It is the answer of turn 1.", "Let me see 1."),
     ]
     assert lines["p:p2#t0~s0"]["conversations"] == lines["p:p2#t1~s0"]["conversations"][:2]
+
+
+def test_a_tool_loop_is_told(tmp_path: Path, store: ObjectStore) -> None:
+    """The call that the model made, the recorded result under that call's id, the tools; as JSON texts."""
+    lines = {line["id"]: line for line in told(store, tmp_path / "out")}
+    loop = lines["p:w#t1~s0"]
+    assert json.loads(loop["tools"]) == DECLARED
+    user, call, result, answer = loop["conversations"]
+    assert (user["role"], user["content"]) == ("user", "Look up 7+2.")
+    assert json.loads(call["tool_calls"]) == [RECORDED | {"id": "functions.look:0"}]
+    assert (call["content"], call["reasoning_content"]) == ("", "Let me see 0.")
+    assert (result["role"], result["content"], result["name"]) == ("tool", "It says 9.", "look")
+    assert result["tool_call_id"] == "functions.look:0"
+    assert (answer["content"], json.loads(answer["tool_calls"])) == ("It is the answer of turn 1.", [])
+    assert lines["p:w#t0~s0"]["conversations"] == [user, call]
+    assert orjson.dumps(loop) + b"\n" == GOLDEN.read_bytes()  # what SpecForge had read, see below
 
 
 def test_a_changed_prompt_file_is_not_told(tmp_path: Path, store: ObjectStore) -> None:
@@ -149,4 +191,23 @@ def test_specforge_trains_on_the_answer(tmp_path: Path, store: ObjectStore, read
     assert len(found) == len(lines)
     for line in lines:  # it shuffles
         answer = line["conversations"][-1]
-        assert any(f"<think></think>{answer['content']}" in text for text in found)
+        if answer["content"]:
+            assert any(f"<think></think>{answer['content']}" in row["learnt"] for row in found)
+
+
+@pytest.mark.trainers
+def test_specforge_trains_on_the_call(tmp_path: Path, store: ObjectStore, read: Read) -> None:
+    """It renders the call as the model wrote it, and the result under the id of the call.
+
+    A call is not a finished turn for Kimi's template, so its reasoning is learnt with it.
+    """
+    told(store, tmp_path / "out")
+    found = read("read_conversations.py", STANDIN_MODEL, *sorted((tmp_path / "out" / "train").iterdir()))
+    (call,) = (row for row in found if CALL in row["learnt"])
+    assert f"<think>Let me see 0.</think>{CALL}<|im_end|>" in call["learnt"]
+    assert '<|im_system|>tool_declare<|im_middle|>[{"' in call["text"]
+    (answer,) = (row for row in found if "It says 9." in row["text"])
+    result = "<|im_system|>tool<|im_middle|>## Return of functions.look:0\nIt says 9.<|im_end|>"
+    assert f"{CALL}<|im_end|>{result}<|im_assistant|>" in answer["text"]
+    assert "<think></think>It is the answer of turn 1.<|im_end|>" in answer["learnt"]
+    assert CALL not in answer["learnt"]
