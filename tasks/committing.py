@@ -9,6 +9,7 @@ from collections import Counter
 import attrs
 
 from tasks.batches import RenderedBatch
+from tasks.memory import give_back
 from tasks.publishing import Published, publish_dataset
 from tasks.records import CheckedBatch
 from tasks.report import Summary
@@ -87,6 +88,7 @@ def commit(run: Run, rendered: RenderedBatch, files: BatchFiles) -> Receipt:
     run.keeper.check(rendered.unit)
     winner = run.ledger.commit(receipt)
     run.keeper.committed(rendered.unit, rendered.journal)
+    give_back()
     return winner
 
 

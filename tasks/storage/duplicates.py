@@ -6,6 +6,7 @@ record's name in one more file): its 16-byte key needs no second look.
 """
 
 import contextlib
+import os
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from tasks.storage.record import Record
 
 _BUCKETS = 64
 _BUFFERED = 2**18
+_PART_BYTES = 2**20  # a multiple of every row's size
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Python's hashes are signed; the low 64 bits are kept."""
 
@@ -57,13 +59,21 @@ class Spill:
         self._buffered = 0
 
     def _parts(self) -> Iterator[NDArray[np.uint64]]:
-        """Yield uint64[rows, width]; rows of one first number are all in one part."""
-        for index, buffer in enumerate(self._buffers):
-            stored = b""
-            if self._files:
-                self._files[index].seek(0)
-                stored = self._files[index].read()
-            yield np.frombuffer(stored + buffer.tobytes(), np.uint64).reshape(-1, self._width)
+        """Yield uint64[rows, width] of a megabyte or so; rows of one first number are all in one part."""
+        for index in range(_BUCKETS):
+            stored = self._files[index].seek(0, os.SEEK_END) if self._files else 0
+            parts = np.uint64(1 + stored // _PART_BYTES)
+            for part in range(int(parts)):
+                blocks = [b[b[:, 0] // np.uint64(_BUCKETS) % parts == part] for b in self._blocks(index)]
+                yield np.concatenate(blocks)
+
+    def _blocks(self, index: int) -> Iterator[NDArray[np.uint64]]:
+        """Yield all rows of one file, a megabyte at a time, and then those that were not written."""
+        if self._files:
+            self._files[index].seek(0)
+            while block := self._files[index].read(_PART_BYTES):
+                yield np.frombuffer(block, np.uint64).reshape(-1, self._width)
+        yield np.frombuffer(self._buffers[index].tobytes(), np.uint64).reshape(-1, self._width)
 
 
 class HashSpill(Spill):

@@ -8,13 +8,53 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
+
 from deployments.seaweed import Seaweed
 from tasks.byte_gate import ByteGate
+from tasks.memory import give_back
+from tasks.records import Completion
 from tasks.run import FINISHING_BYTES
+from tasks.storage.batch import Batch
+from tasks.storage.journal import Journal
+from tasks.storage.ledger import Ledger
+from tests.tasks.storage.conftest import checked_batch, receipt_of
 
 MEGABYTES = 64
+BATCHES = 8
 TIMES = 6.0
 """Bytes in memory for each byte of the journal; `tasks.run.FINISHING_BYTES` counts on it."""
+
+
+def run_child(script: str, seaweed: Seaweed) -> float:
+    """Run a script that prints its memory, in bytes for each byte of a journal, in a process of its own."""
+    where = {"AWS_ENDPOINT_URL_S3": seaweed.http_url, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    env = os.environ | seaweed.environment() | where
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return float(json.loads(done.stdout)["times"])
+
+
+def filled(folder: Path, number: int) -> Journal:
+    """Return a journal of 16 rows of 1 MB."""
+    dice = np.random.default_rng(number)
+    journal = Journal.open(folder, "job", Batch(number, 16 * number, 16 * number + 16, "f" * 64, ()), "run")
+    for row in range(16):
+        ids = dice.integers(0, 2**17, 2**18, dtype=np.int32)
+        journal.append(Completion(f"s:{row}#t0~s0", ids[:1000], ids[1000:], "stop", 1))
+    journal.flush()
+    return journal
+
+
+def finished(ledger: Ledger, journal: Journal, number: int) -> None:
+    """Read a batch back, encode and upload it, as the last steps do."""
+    done = tuple(journal.completions([f"s:{row}#t0~s0" for row in range(16)]))
+    batch = Batch(number, 16 * number, 16 * number + 16, "f" * 64, ())
+    receipt_of(ledger, batch, checked_batch(number, done))
+    journal.close()
+    del done
+    give_back()
 
 
 def test_memory_of_a_large_batch(tmp_path: Path, seaweed: Seaweed) -> None:
@@ -52,14 +92,7 @@ def test_memory_of_a_large_batch(tmp_path: Path, seaweed: Seaweed) -> None:
         assert receipt.shard.bytes > s3_store.LARGEST_SINGLE_PUT
         print(json.dumps({{"times": (peak() - before) * 2**20 / size}}))
     """
-    root = str(Path(__file__).parents[3])
-    env = (
-        os.environ | seaweed.environment() | {"AWS_ENDPOINT_URL_S3": seaweed.http_url} | {"PYTHONPATH": root}
-    )
-    command = [sys.executable, "-c", textwrap.dedent(child)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["times"] <= TIMES
+    assert run_child(child, seaweed) <= TIMES
 
 
 async def test_finished_batches_take_turns() -> None:
@@ -79,3 +112,34 @@ async def test_finished_batches_take_turns() -> None:
     await asyncio.gather(finish(3 * half), finish(half), finish(3 * half))
     assert most == [3 * half]
     assert inside == [0]
+
+
+def test_memory_of_many_batches_that_end_at_once(tmp_path: Path, seaweed: Seaweed) -> None:
+    """Batches of 16 MB end together, two may be finished at a time: seven at once would take more."""
+    child = f"""
+        import asyncio, json
+        from pathlib import Path
+        from tasks.byte_gate import ByteGate
+        from tasks.spec import StoreSpec
+        from tasks.storage.ledger import Ledger
+        from tasks.storage.store import open_store
+        from tests.bench.ledger import peak_mb
+        from tests.tasks.storage.test_memory import filled, finished
+
+        ledger = Ledger(open_store(StoreSpec(uri="s3://{seaweed.bucket}/many", region="us-east-1")), "job")
+        journals = [filled(Path({str(tmp_path)!r}) / str(number), number) for number in range({BATCHES})]
+        gate = ByteGate(2 * journals[0].size)
+
+        async def finish(journal, number):
+            async with gate.hold(journal.size):
+                await asyncio.to_thread(finished, ledger, journal, number)
+
+        async def finish_all():
+            await asyncio.gather(*(finish(journals[number], number) for number in range(1, {BATCHES})))
+
+        finished(ledger, journals[0], 0)
+        before = peak_mb()
+        asyncio.run(finish_all())
+        print(json.dumps({{"times": (peak_mb() - before) * 2**20 / journals[0].size}}))
+    """
+    assert run_child(child, seaweed) <= 2 * TIMES

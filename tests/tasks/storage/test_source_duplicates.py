@@ -1,5 +1,6 @@
 """Duplicates and exclusions: planned, rejected with their code, and named."""
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,9 @@ import pytest
 
 from tasks.errors import DataError, SourceError
 from tasks.spec import JobSpec
+from tasks.storage import duplicates
 from tasks.storage.batch import Batch
-from tasks.storage.duplicates import PromptSpill
+from tasks.storage.duplicates import HashSpill, PromptSpill
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.plan import extended, plan_object, portions
 from tasks.storage.record import Record, read_json_record
@@ -317,6 +319,20 @@ def test_first_of_many() -> None:
             spill.add(b"k" * 16, number, record)
         spill.add(b"k" * 15 + b"l", 1, record)
         assert sorted(repeat.number for repeat in spill.repeats()) == [5, 7, 9]
+
+
+def test_repeats_in_files_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the parts are in which a file is compared, equal keys meet in one."""
+    monkeypatch.setattr(duplicates, "_PART_BYTES", 1024)
+    monkeypatch.setattr(duplicates, "_BUFFERED", 2**14)
+    record = read({"id": "r", "prompt": "x"})
+    with PromptSpill() as prompts, HashSpill() as ids:
+        for number in range(30_000):
+            key = hashlib.blake2b(str(number % 20_000).encode(), digest_size=16).digest()
+            prompts.add(key, number, record)
+            ids.add(int.from_bytes(key[:8], "little"))
+        assert sorted(repeat.number for repeat in prompts.repeats()) == list(range(20_000, 30_000))
+        assert len(ids.repeated()) == 10_000
 
 
 def test_through_whole_jobs(tmp_path: Path, prompts: Callable[..., Path], kit: Any) -> None:
