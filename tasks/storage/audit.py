@@ -16,6 +16,7 @@ from tasks.storage.audit_report import AuditReport, Check
 from tasks.storage.audit_rows import BatchRows
 from tasks.storage.batch import Batch
 from tasks.storage.duplicates import MASK, HashSpill
+from tasks.storage.hash_set import HashSet
 from tasks.storage.ledger import Ledger
 from tasks.storage.plan import Plan
 from tasks.storage.receipt import FOLDERS, Receipt, fold, parse_receipt_key, receipt_bytes
@@ -68,7 +69,7 @@ class _Audit:
         self._checks = {name: Check(name) for name in _NAMES}
         self._job: dict[str, Any] = {}
         self._ledger = Ledger(store, "")
-        self._listed: set[str] = set()
+        self._listed = HashSet()
         self._seen = HashSpill()
         if row_check is None:
             del self._checks["grammar"]

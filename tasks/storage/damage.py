@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import numpy as np
-
 from tasks.errors import DataError
 from tasks.records import Completion
+from tasks.storage.hash_set import HashSet
 from tasks.storage.ledger import Ledger
 from tasks.storage.receipt import FOLDERS, Receipt
 from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
@@ -36,20 +35,17 @@ def damaged_files(store: ObjectStore, receipt: Receipt) -> dict[str, str]:
 
 
 class ListedFiles:
-    """The files that a store lists, to tell lost ones from listings alone: 8 bytes of memory for each."""
+    """The files that a store lists, to tell lost ones from listings alone."""
 
     def __init__(self, store: ObjectStore) -> None:
-        found = (info for folder in FOLDERS.values() for info in store.list(f"{folder}/"))
-        self._known = np.sort(np.fromiter((hash((info.key, info.size)) for info in found), np.int64))
+        self._known = HashSet(
+            (info.key, info.size) for folder in FOLDERS.values() for info in store.list(f"{folder}/")
+        )
 
     def lacks(self, receipt: Receipt) -> list[str]:
         """Return the kinds of a receipt's files that are absent or of another size."""
-        wanted = {kind: hash((entry.key, entry.bytes)) for kind, entry in receipt.files().items()}
-        places = np.searchsorted(self._known, np.array(list(wanted.values()), np.int64))
         return [
-            kind
-            for (kind, value), place in zip(wanted.items(), places, strict=True)
-            if place == len(self._known) or self._known[place] != value
+            kind for kind, entry in receipt.files().items() if (entry.key, entry.bytes) not in self._known
         ]
 
 

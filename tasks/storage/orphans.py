@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tasks.errors import DataError
+from tasks.storage.hash_set import HashSet
 from tasks.storage.ledger import Ledger
 from tasks.storage.receipt import FOLDERS, parse_receipt_key
 from tasks.storage.store import ObjectInfo, ObjectStore
@@ -19,7 +20,7 @@ def find_orphans(store: ObjectStore, job_id: str) -> Iterator[ObjectInfo]:
         DataError: a receipt cannot be read; without it nothing can be called an orphan.
     """
     ledger = Ledger(store, job_id)
-    listed: set[str] = set()
+    listed = HashSet()
     for info in store.list("receipts/"):
         place = parse_receipt_key(info.key)
         if place is None:
