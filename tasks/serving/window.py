@@ -72,15 +72,15 @@ def on_loads(window: Window, loads: Loads, in_flight: int) -> Window:
 def _growth(limit: int, loads: Loads, sharers: int) -> int:
     """Return how many rows more to allow when none waits: our share of the idle slots, at least 2 %.
 
-    Not more than the KV pool has room for if they are like those that run; none while more of a window is on
-    its way than runs: then we are what is slow, and not the window too small.
+    At most as many again, and not more than the KV pool has room for if they are like those that run; none
+    while more of a window is on its way than runs: then we are what is slow, and not the window too small.
     """
     if limit > 2 * loads.running + queue_target(loads.running):
         return 0
     idle = max(0, (loads.max_running or 0) - loads.running)
     if loads.token_usage > 0.0:
         idle = min(idle, int(loads.running * (FULL_POOL / loads.token_usage - 1.0)))
-    return max(1, limit // 50, ceil(idle / sharers))
+    return max(1, limit // 50, min(limit, ceil(idle / sharers)))
 
 
 def on_busy(window: Window) -> Window:

@@ -70,6 +70,15 @@ def rows(count: int, first: int = 0, cap: int = 48) -> list[Request]:
     ]
 
 
+class FewLane(ListLane):
+    """At most eight rows under way: the window itself would grow and take them all."""
+
+    def take(self) -> Request | None:
+        """Give the next request when fewer are under way."""
+        under_way = len(self.planned) - len(self.requests) - len(self.completions)
+        return super().take() if under_way < 8 else None
+
+
 BRISK = attrs.evolve(
     QUICK,
     health_seconds=25.0,

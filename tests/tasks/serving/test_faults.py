@@ -22,6 +22,7 @@ from tests.tasks.serving.embedded import (
     COUNT,
     MODEL,
     PLAN,
+    FewLane,
     Nursery,
     Right,
     fleet_settings,
@@ -118,7 +119,7 @@ async def test_broken_ids_are_kept_with_their_facts_and_the_server_is_probed_aga
 
 async def test_lasting_corruption_ends_the_run_with_the_evidence(quiet: Standin) -> None:
     """A server that begins to put prompt ids before its output is shut out; the run says why."""
-    lane = ListLane(rows(COUNT))
+    lane = FewLane(rows(COUNT))
     with pytest.raises(UnfaithfulError, match="output_count"):
         await send(lane, fleet_settings(quiet.url), {"prompt_tail": "5"})
 

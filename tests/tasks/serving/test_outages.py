@@ -12,13 +12,13 @@ import attrs
 import pytest
 
 from deployments.standin.launch import Standin
-from tasks.records import Request
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
 from tests.tasks.serving.embedded import (
     BRISK,
     COUNT,
     PLAN,
+    FewLane,
     Nursery,
     Right,
     counters,
@@ -108,20 +108,11 @@ async def test_a_clock_that_jumps_changes_nothing(
     assert (lane.failures, stats.outcomes, stats.servers[0]["evictions"]) == ([], {}, 0)
 
 
-class FewLane(ListLane):
-    """At most eight rows under way: the window itself would grow and take them all."""
-
-    def take(self) -> Request | None:
-        """Give the next request when fewer are under way."""
-        under_way = len(self.planned) - len(self.requests) - len(self.completions)
-        return super().take() if under_way < 8 else None
-
-
 async def test_a_restart_in_the_middle_costs_nothing(nursery: Nursery, right: Right) -> None:
     """SIGTERM: rows in flight end, no more are sent, so that it can go; its successor makes the rest."""
     standin = nursery.start("--fault", "slow_reply=4.0")  # longer than a look takes on a busy machine
     lane = FewLane(rows(COUNT))
-    sending = asyncio.ensure_future(send(lane, fleet_settings(standin.url)))
+    sending = asyncio.ensure_future(send(lane, fleet_settings(standin.url, patience=STEADY)))
     await lane.some.wait()
     standin.process.terminate()
     await asyncio.to_thread(standin.process.wait, 120)
@@ -174,15 +165,15 @@ async def test_a_loading_server_is_waited_for(nursery: Nursery, right: Right) ->
 async def test_a_crash_in_the_middle_costs_only_what_was_in_flight(nursery: Nursery, right: Right) -> None:
     """The process dies on its tenth row and is started again by its keeper: every row once, none counted."""
     standin = nursery.start()
-    lane = ListLane(rows(COUNT))
+    lane = FewLane(rows(COUNT))
     sending = asyncio.ensure_future(send(lane, fleet_settings(standin.url), {"crash_on_request": "10"}))
     await asyncio.to_thread(nursery.start_again, standin)
     stats = await sending
     assert ids_by_row(list(lane.by_row().values())) == right
     assert lane.failures == []
-    assert stats.outcomes["crash"] <= 10  # one window
+    assert stats.outcomes["crash"] <= 8
     made = await counters(standin.url)
-    assert made["generations_finished"] <= COUNT + 10 + 6
+    assert made["generations_finished"] <= COUNT + 8 + 6
 
 
 async def test_of_two_servers_one_dies(nursery: Nursery, right: Right) -> None:

@@ -319,6 +319,7 @@ def test_loads_add_up_over_ranks_and_old_shapes() -> None:
     [
         pytest.param(256, 256, {"running": 256, "waiting": 0}, 261, id="no one waits: 2 % more"),
         pytest.param(32, 32, {"running": 32, "waiting": 0, "max": 64}, 64, id="slots are idle: all of them"),
+        pytest.param(4, 4, {"running": 4, "waiting": 0, "max": 64}, 8, id="slots are idle: twice as many"),
         pytest.param(65, 65, {"running": 64, "waiting": 0, "max": 64}, 66, id="no slot is idle: one more"),
         pytest.param(100, 100, {"running": 100, "waiting": 0, "max": 2048, "token_usage": 0.6}, 150,
                      id="idle slots, memory for half as many rows again"),
