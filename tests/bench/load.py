@@ -32,7 +32,7 @@ class Load:
         lengths: ids per reply: `fixed:N` or `lognormal:MEDIAN:SIGMA:CAP`.
         service: seconds per reply, in the same notation; `fixed:0` answers at once.
         slots: rows that are served at once.
-        told: slots that the server admits to; 0: it does not tell.
+        told: slots that the server admits to; 0: it tells neither slots nor loads.
         prompt: ids per prompt.
         seed: of everything drawn.
     """

@@ -61,6 +61,11 @@ def counters(url: str) -> dict[str, Any]:
     return dict(httpx.get(f"{url}/stub/counters", trust_env=False).json())
 
 
+def begin(url: str) -> None:
+    """Let a stub forget what it counted before a run."""
+    httpx.get(f"{url}/stub/begin", trust_env=False).raise_for_status()
+
+
 def one(case: Case, load: Load, url: str) -> dict[str, Any]:
     """Run one client once; return its figures, with the stub's share of a core meanwhile."""
     before = counters(url)

@@ -70,9 +70,14 @@ class Engine:
         self.replies = encode_replies(load)
         self.running = 0
         self.waiting: deque[tuple[Connection, bytes, float]] = deque()
-        self.requests = self.connections = self.most_running = 0
-        self.busy_seconds = self.filled_busy = 0.0
-        self.first = self.last_start = self._changed = 0.0
+        self.connections = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on: what was asked before a run, a probe say, is no part of it."""
+        self.requests = self.most_running = 0
+        self.busy_seconds = self.filled_busy = self.first = self.last_start = 0.0
+        self._changed = time.monotonic()
 
     def submit(self, connection: "Connection", body: bytes, chat: bool) -> None:
         """Answer one request after its service time, when a slot is free."""
@@ -81,8 +86,7 @@ class Engine:
             connection.send(200, forced(json.loads(body)))
             return
         reply = self.replies[kind_of(body)]
-        answer = reply.chat if chat else fill(reply, body)
-        seconds = reply.seconds
+        answer, seconds = reply.chat if chat else fill(reply, body), reply.seconds
         if seconds == 0.0:
             connection.send(200, answer)
         elif self.running < self.load.slots:
@@ -220,12 +224,15 @@ class Connection(asyncio.Protocol):
     def _route(self, path: str, body: bytes) -> None:
         if path in ("/generate", "/v1/chat/completions"):
             self._engine.submit(self, body, chat=path != "/generate")
-        elif path == "/stub/counters":
+        elif path.startswith("/stub/"):
+            if path == "/stub/begin":
+                self._engine.begin()
             self.send(200, json.dumps(self._engine.counters()).encode())
         elif path in ("/health", "/abort_request"):
             self.send(200, b"{}")
         else:
-            self.send(200, json.dumps(self._engine.information(path)).encode())
+            silent = "load" in path and self._engine.load.told == 0
+            self.send(404 if silent else 200, json.dumps(self._engine.information(path)).encode())
 
     def send(self, status: int, body: bytes) -> None:
         """Write one answer."""
