@@ -73,7 +73,16 @@ def show(
             _print(row, vocabulary, all_ids)
     if as_json:
         click.echo(json.dumps({"summary": {"rows": len(found)}}))
+    elif not row_ids:
+        click.echo(_further(len(found), count, skip), err=True)
     return 0
+
+
+def _further(shown: int, count: int, skip: int) -> str:
+    """Return the line under a page: where the next one begins."""
+    if not shown:
+        return f"no {'more ' * bool(skip)}rows"
+    return f"rows {skip + 1} to {skip + shown}" + (f"; on: --skip {skip + shown}" if shown == count else "")
 
 
 def _arguments(store: str | None, rejected: str | None) -> tuple[str, str | None]:

@@ -59,6 +59,12 @@ def _count(value: float, _: int = 0) -> str:
     return f"{value:.3g}"
 
 
+def _between(value: float, place: int) -> str:
+    del place
+    text = _count(value)
+    return text if text[0] in "25" else ""
+
+
 def draw_lengths(measured: Measured) -> str:
     """Return the length histograms of prompt, reasoning and content, side by side."""
     with _axes(10.5, 2.6, len(LENGTHS)) as (panels, svg):
@@ -66,10 +72,14 @@ def draw_lengths(measured: Measured) -> str:
             edges, rows = histogram(measured.lengths[kind])
             axes.bar(edges[:-1], rows, np.diff(edges), align="edge", color=COLORS[kind], linewidth=0)
             axes.set_xscale("log")
+            filled = np.flatnonzero(rows)
+            if filled.size:
+                axes.set_xlim(edges[filled[0]] / 1.2, edges[-1] * 1.1)
             axes.set_title(kind)
             axes.set_xlabel("ids")
             axes.xaxis.set_major_formatter(FuncFormatter(_count))
-            axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, place: ""))
+            few = filled.size and edges[-1] < 20 * edges[filled[0]]  # hardly a decade: 2 and 5 have room
+            axes.xaxis.set_minor_formatter(FuncFormatter(_between if few else lambda value, place: ""))
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         panels[0].set_ylabel("rows")
     return svg[0]

@@ -77,6 +77,23 @@ def test_pages_tile_the_rows(made: tuple[str, Vocabulary], show: Show) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(["--n", "2"], "rows 1 to 2; on: --skip 2", id="first"),
+        pytest.param(["--n", "5", "--skip", "5"], "rows 6 to 9", id="last"),
+        pytest.param(["--skip", "9"], "no more rows", id="behind"),
+        pytest.param(["--rejected", "nan"], "no rows", id="none"),
+    ],
+)
+def test_a_page_says_where_the_next_begins(
+    made: tuple[str, Vocabulary], capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    """On stderr, for a person; an empty page says that it is one."""
+    assert cli.main(["show", made[0], *arguments], standalone_mode=False) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == expected
+
+
+@pytest.mark.parametrize(
     ("arguments", "codes"),
     [
         pytest.param(["--rejected"], ["repetition", "repetition", "after_end"], id="all"),
