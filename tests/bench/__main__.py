@@ -1,77 +1,76 @@
-"""Every bench after the other; the tables become tests/bench/results.md, the figures results.json beside it.
+"""Every bench after the other; the figures become tests/bench/results.json, the page results.md beside it.
 
-Run: make bench, or python -m tests.bench [--quick]
+Run: make bench, or python -m tests.bench [--quick] [--only SECTION ...]
+
+A section that is not run keeps the figures it had, with the commit and the time that made them.
 """
 
 import argparse
 import json
+import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.bench import check_tokens, hot_path, schedule
-from tests.bench.load import Load
-from tests.bench.rounds import machine, table
+from tests.bench.rounds import machine
+from tests.bench.sections import SECTIONS
 
 HERE = Path(__file__).parent
 
 
-def run(*, quick: bool) -> dict[str, Any]:
-    """Return the figures of all benches; `quick` shows that they run, and measures nothing."""
-    rows, rounds, windows = (60, 1, (16,)) if quick else (2000, 5, (256, 2048))
-    lengths = (256,) if quick else (256, 1024, 4096, 16384)
-    return {
-        "machine": machine(),
-        "windows": windows,
-        "hot_path": hot_path.measure(rows, rounds, Load(), windows),
-        "schedule": schedule.measure(4, 4, 1, 0.02) if quick else schedule.measure(64, 64, 5, 0.06),
-        "check_tokens": [check_tokens.measure(50 if quick else 1000, length) for length in lengths],
-    }
+def run(names: Iterable[str], *, quick: bool) -> dict[str, Any]:
+    """Return the figures of these sections, each with its machine and duration."""
+    results = {}
+    for name in names:
+        print(f"== {name}", file=sys.stderr, flush=True)
+        facts, begun = machine(), time.monotonic()
+        figures = SECTIONS[name].measure(quick)
+        results[name] = {"machine": facts, "seconds": round(time.monotonic() - begun, 1), "figures": figures}
+    return results
 
 
-def report(result: dict[str, Any]) -> str:
+def report(results: dict[str, Any]) -> str:
     """Return the page."""
-    checks = [
-        [
-            f"{each['mean_output_ids']:.0f}",
-            f"{each['ids_per_second'] / 1e6:.0f}",
-            f"{each['ratio_to_target']:.2f}",
-        ]
-        for each in result["check_tokens"]
-    ]
-    parts = (
-        "# Results of `make bench`",
-        origin(result["machine"]),
-        "## CPU per row: 2,048 output ids, about 500 prompt ids, a server that answers at once",
-        hot_path.shown(result["hot_path"]),
-        "## Idle slots: log-normal service times (sigma 0.8)",
-        schedule.shown(result["schedule"]),
-        "## Verdicts on one core, from int32 arrays",
-        table(["ids per row", "million ids per CPU second", "over the target of 50 M"], checks),
-    )
+    parts = ["# Results of `make bench`", origin(results)]
+    for name, section in SECTIONS.items():
+        if name in results:
+            made = results[name]
+            where = (
+                f"Commit {made['machine']['commit']}, {made['machine']['at']} UTC, {made['seconds']:.0f} s, "
+            )
+            where += f"load average {made['machine']['load_average']} before."
+            parts += [f"## {section.title}", f"{section.about} {where}", section.shown(made["figures"])]
     return "\n\n".join(parts)
 
 
-def origin(facts: dict[str, Any]) -> str:
+def origin(results: dict[str, Any]) -> str:
     """Return where the figures come from."""
+    facts = next(iter(results.values()))["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
     return (
-        f"Commit {facts['commit']}, {facts['cores']} cores ({facts['machine']}, {facts['system']}), "
-        f"load average {facts['load_average']} before. Python {facts['python']}, {versions}. "
-        "Only ratios within one table carry over to another machine."
+        f"{facts['cores']} cores ({facts['machine']}, {facts['system']}), Python {facts['python']}, "
+        f"{versions}. "
+        "Medians of interleaved rounds. Only ratios within one table carry over to another machine. "
+        "What each bench does: [README.md](README.md); what was tried: [profiles.md](profiles.md)."
     )
 
 
 def main() -> None:
-    """Run all, write the page and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run, write the figures and the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing written")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
     args = parser.parse_args()
-    result = run(quick=args.quick)
-    page = report(result)
-    print(page)
-    if not args.quick:
-        (HERE / "results.md").write_text(page + "\n")
-        (HERE / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    kept, results = HERE / "results.json", {}
+    if kept.exists() and not args.quick:
+        results = json.loads(kept.read_text())
+    for name in args.only:
+        results |= run([name], quick=args.quick)
+        if not args.quick:
+            kept.write_text(json.dumps(results, indent=1) + "\n")
+            (HERE / "results.md").write_text(report(results) + "\n")
+    print(report(results))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import argparse
 import json
 import resource
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,31 @@ import uvloop
 from tasks.collector import seldom_collected
 from tests.bench.load import Load, batch_turns, read_load, records
 from tests.bench.ours import Hot, journal_folder
+from tests.bench.raw_client import raw_protocol
 from tests.bench.rivals import RIVALS, Work
 
 OURS = {"rawseq dispatch": "dispatch", "rawseq + journal": "journal", "rawseq whole": "whole"}
 """How much of our own path is on, by name in the tables."""
 
 
+SLOW = ("httpx", "AsyncOpenAI", "SpecForge-like", "threads+requests")
+
+
+def rival(name: str) -> Callable[[Work], Awaitable[int]]:
+    """Return a client; the slow ones are imported only here, so that their modules count to them alone."""
+    if name in SLOW:
+        from tests.bench.slow_rivals import SLOW as clients
+
+        return clients[name]
+    return raw_protocol if name == "raw protocol" else RIVALS[name]
+
+
 async def measure_rival(name: str, url: str, load: Load, rows: int, window: int) -> dict[str, Any]:
     """Time one rival; its rows are rendered and its modules loaded before the clock starts."""
     work = Work(url, batch_turns(load, rows).open({})[0], records(load, rows), window)
+    client = rival(name)
     begun, cpu = time.perf_counter(), time.process_time()
-    done = await RIVALS[name](work)
+    done = await client(work)
     return _account(done, time.perf_counter() - begun, time.process_time() - cpu)
 
 
@@ -54,7 +69,7 @@ def _account(rows: int, wall: float, cpu: float) -> dict[str, Any]:
 def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=[*OURS, *RIVALS])
+    parser.add_argument("name", choices=[*OURS, *RIVALS, *SLOW, "raw protocol"])
     parser.add_argument("--url", required=True)
     parser.add_argument("--load", default="{}")
     parser.add_argument("--rows", type=int, default=2000)

@@ -1,4 +1,4 @@
-"""What a row costs the client: rawseq's path by stages, the bare fetch, and what users would pick instead.
+"""What a row costs the client: the floor in C and in Python, rawseq's path by stages, what users would pick.
 
 CPU per row against the stub, which answers at once: so the client is the cost. Ratios are paired within a
 round; only they carry over to another machine.
@@ -11,54 +11,157 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
+
+from tests.bench import floor, speculators_peer
 from tests.bench.load import Load
 from tests.bench.rounds import STUB_SHARE, Case, interleaved, machine, median, ratios, table
 
-SLOWNESS = {"httpx": 8, "AsyncOpenAI": 16, "threads+requests": 8, "SpecForge-like": 40}
+SLOWNESS = {
+    "speculators 0.9.0": 4,
+    "httpx": 8,
+    "AsyncOpenAI": 16,
+    "threads+requests": 8,
+    "SpecForge-like": 40,
+}
 """These get so many times fewer rows: a round must end, and figures are per row."""
+
+WIDE = ("speculators 0.9.0", "httpx", "AsyncOpenAI")
+"""Of those, the ones that can fill the larger window at all: in the first round only, one row a slot."""
+
+LONG = Load(lengths="fixed:32768")
+"""Replies for which parsing is the cost, whatever the client."""
+
+
+def missing() -> dict[str, str]:
+    """Return which clients cannot run here, and why."""
+    asked = {"C": floor.missing(), "speculators 0.9.0": speculators_peer.missing()}
+    return {name: why for name, why in asked.items() if why}
 
 
 def cases(rows: int, windows: tuple[int, ...] = (256, 2048)) -> list[Case]:
-    """Return the lines of the table; slow clients only at the smaller window."""
+    """Return the lines of the table, slowest last."""
     lines = []
     for number, window in enumerate(windows):
         many = max(rows, 2 * window)
-        lines += [
-            Case(name, many, window)
-            for name in ("bare", "rawseq dispatch", "rawseq + journal", "rawseq whole")
-        ]
+        stages = ("raw protocol", "rawseq dispatch", "rawseq + journal") if number == 0 else ()
+        names = ("C", "bare", *stages, "rawseq whole", "datatrove-like")
+        lines += [Case(name, many, window) for name in names]
         if number == 0:
-            lines += [Case(name, many, window) for name in ("datatrove-like",)]
             lines += [Case(name, max(20, many // times), window) for name, times in SLOWNESS.items()]
+        else:
+            lines += [Case(name, window, window, rounds=1) for name in WIDE]
     return lines
 
 
 def measure(rows: int, rounds: int, load: Load, windows: tuple[int, ...] = (256, 2048)) -> dict[str, Any]:
     """Return the figures of every case and round, with the facts of the machine."""
-    chosen = cases(rows, windows)
-    return {"machine": machine(), "load": load.as_json(), "figures": interleaved(chosen, load, rounds)}
+    absent = missing()
+    chosen = [case for case in cases(rows, windows) if case.name not in absent]
+    long = [Case(name, max(20, rows // 8), windows[0]) for name in ("C", "bare", "rawseq whole")]
+    long = [case for case in long if case.name not in absent]
+    return {
+        "machine": machine(),
+        "load": load.as_json(),
+        "missing": absent,
+        "figures": interleaved(chosen, load, rounds),
+        "long": interleaved(long, LONG, rounds),
+    }
 
 
 def shown(result: dict[str, Any]) -> str:
-    """Return the table: CPU and throughput per client, over the bare fetch with the same window."""
-    figures = result["figures"]
+    """Return the tables: CPU and throughput per client, over the bare fetch and the compiled floor."""
+    absent = [f"Left out: {name}: {why}." for name, why in result["missing"].items()]
+    long = "Replies of 32,768 ids:"
+    return "\n\n".join((_lines(result["figures"]), *absent, long, _lines(result["long"]), targets(result)))
+
+
+def _lines(figures: dict[str, Any]) -> str:
     lines = []
     for label, rounds in figures.items():
-        window = int(label.rsplit("· ", 1)[1].split()[0])
-        middle, least, most = ratios(figures, label, f"bare · {window} in flight")
+        window = label.rsplit("· ", 1)[1]
+        middle, least, most = ratios(figures, label, f"bare · {window}")
         share = median(rounds, "stub_share")
+        floor_label = f"C · {window}"
+        over = f"{ratios(figures, label, floor_label)[0]:.1f}" if floor_label in figures else "-"
         lines.append(
             [
-                label,
+                label + ("" if len(rounds) > 1 else " (one round)"),
                 f"{median(rounds, 'us_per_row'):.0f}",
                 f"**{middle:.2f}** ({least:.2f}–{most:.2f})",
+                over,
                 f"{median(rounds, 'rows_per_second'):.0f}",
-                f"{median(rounds, 'peak_mb'):.0f}",
+                f"{median(rounds, 'peak_mb'):.0f}" if label != floor_label else "-",
                 f"{share:.2f}" + (" !" if share > STUB_SHARE else ""),
             ]
         )
-    head = ["client", "CPU µs/row", "CPU / bare (range)", "rows/s", "peak MB", "stub's core share"]
+    head = ["client", "CPU µs/row", "CPU / bare (range)", "CPU / C", "rows/s", "peak MB", "stub's core share"]
     return table(head, lines)
+
+
+@attrs.frozen(slots=True)
+class Target:
+    """A ratio that must hold: `key` of one line over `key` of another, at most or at least `bound`."""
+
+    says: str
+    mine: str
+    theirs: str
+    bound: float
+    most: bool = True
+    key: str = "us_per_row"
+    long: bool = False
+
+    def line(self, result: dict[str, Any]) -> list[str] | None:
+        """Return its line of the table; None when one of the two was not measured."""
+        figures = result["long" if self.long else "figures"]
+        if self.mine not in figures or self.theirs not in figures:
+            return None
+        middle, least, most = ratios(figures, self.mine, self.theirs, self.key)
+        met = middle <= self.bound if self.most else middle >= self.bound
+        sign = "<=" if self.most else ">="
+        return [
+            self.says,
+            f"**{middle:.2f}** ({least:.2f}–{most:.2f})",
+            f"{sign} {self.bound:g}",
+            "yes" if met else "**no**",
+        ]
+
+
+def wanted(small: int, large: int) -> list[Target]:
+    """Return the targets of issue 7 that this bench can judge, for two windows."""
+    near, far = f"{small} in flight", f"{large} in flight"
+    whole, whole_far, rate = f"rawseq whole · {near}", f"rawseq whole · {far}", "rows_per_second"
+    return [
+        Target("whole path / bare fetch", whole, f"bare · {near}", 1.3),
+        Target("whole path / bare fetch, large window", whole_far, f"bare · {far}", 1.3),
+        Target("whole path / C", whole, f"C · {near}", 16),
+        Target("bare fetch / Python by hand", f"bare · {near}", f"raw protocol · {near}", 2.5),
+        Target("whole path / C, 32,768 ids", whole, f"C · {near}", 8, long=True),
+        Target("whole path, large window / small", whole_far, whole, 1.5),
+        Target("rows/s over SpecForge-like", whole, f"SpecForge-like · {near}", 40, most=False, key=rate),
+        Target("AsyncOpenAI / whole path", f"AsyncOpenAI · {near}", whole, 8, most=False),
+        Target("AsyncOpenAI / whole path, large window", f"AsyncOpenAI · {far}", whole_far, 8, most=False),
+        Target("httpx / whole path", f"httpx · {near}", whole, 15, most=False),
+        Target(
+            "datatrove-like / whole path, large window", f"datatrove-like · {far}", whole_far, 2.5, most=False
+        ),
+        Target("journal and checks / dispatch alone", whole, f"rawseq dispatch · {near}", 1.45),
+        Target(
+            "rows/s kept with journal and checks",
+            whole,
+            f"rawseq dispatch · {near}",
+            0.75,
+            most=False,
+            key=rate,
+        ),
+    ]
+
+
+def targets(result: dict[str, Any]) -> str:
+    """Return the table of targets."""
+    windows = sorted({int(label.rsplit("· ", 1)[1].split()[0]) for label in result["figures"]})
+    lines = [line for target in wanted(windows[0], windows[-1]) if (line := target.line(result)) is not None]
+    return table(["ratio (CPU per row unless rows/s)", "median (range)", "target", "met"], lines)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -22,6 +23,10 @@ STUB_SHARE = 0.8
 """A stub that needs more than that of a core bounds the throughput itself: such a round proves nothing."""
 
 
+MODULES = {"C": "tests.bench.floor", "speculators 0.9.0": "tests.bench.speculators_peer"}
+"""Clients with a program of their own; all others are `tests.bench.client`'s."""
+
+
 @attrs.frozen(slots=True)
 class Case:
     """One line of a table.
@@ -30,11 +35,13 @@ class Case:
         name: a client of `tests.bench.client`.
         rows: rows per round; slow clients get fewer, figures are per row.
         window: rows in flight; 0: rawseq's own choice from what the server tells.
+        rounds: how many rounds it takes part in at most.
     """
 
     name: str
     rows: int
     window: int
+    rounds: int = 1000
 
     @property
     def label(self) -> str:
@@ -69,8 +76,8 @@ def begin(url: str) -> None:
 def one(case: Case, load: Load, url: str) -> dict[str, Any]:
     """Run one client once; return its figures, with the stub's share of a core meanwhile."""
     before = counters(url)
-    argv = [sys.executable, "-m", "tests.bench.client", case.name, "--url", url, "--load", load.as_json()]
-    argv += ["--rows", str(case.rows), "--window", str(case.window)]
+    argv = [sys.executable, "-m", MODULES.get(case.name, "tests.bench.client"), case.name, "--url", url]
+    argv += ["--load", load.as_json(), "--rows", str(case.rows), "--window", str(case.window)]
     out = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True)
     if out.returncode:
         raise RuntimeError(f"{case.label}: exit {out.returncode}\n{out.stderr[-3000:]}")
@@ -89,6 +96,8 @@ def interleaved(cases: Sequence[Case], load: Load, rounds: int) -> dict[str, lis
     with stub(load) as url:
         for number in range(rounds):
             for case in cases if number % 2 == 0 else reversed(cases):
+                if number >= case.rounds:
+                    continue
                 figures[case.label].append(one(case, load, url))
                 print(f"round {number + 1}/{rounds}: {case.label}", file=sys.stderr, flush=True)
     return figures
@@ -97,8 +106,8 @@ def interleaved(cases: Sequence[Case], load: Load, rounds: int) -> dict[str, lis
 def ratios(
     figures: dict[str, list[dict[str, Any]]], label: str, base: str, key: str = "us_per_row"
 ) -> tuple[float, float, float]:
-    """Return median, least and most of label / base, paired round by round."""
-    pairs = [mine[key] / theirs[key] for mine, theirs in zip(figures[label], figures[base], strict=True)]
+    """Return median, least and most of label / base, paired round by round, as far as both go."""
+    pairs = [mine[key] / theirs[key] for mine, theirs in zip(figures[label], figures[base], strict=False)]
     return statistics.median(pairs), min(pairs), max(pairs)
 
 
@@ -116,12 +125,20 @@ def machine() -> dict[str, Any]:
     return {
         "commit": commit.stdout.strip() or "unknown",
         "cores": os.cpu_count(),
-        "machine": platform.machine(),
+        "machine": f"{_cpu_model()}, {platform.machine()}",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
         "load_average": round(os.getloadavg()[0], 1),
+        "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
     }
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU"
+    )
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

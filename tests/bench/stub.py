@@ -29,12 +29,16 @@ IDLE_SECONDS = 5.0
 
 @attrs.frozen(slots=True)
 class Reply:
-    """One encoded answer: a body with holes for request id and prompt length; its service time in seconds."""
+    """One encoded answer: a body with holes for request id and prompt length; its service time in seconds.
+
+    `chat` answers a chat completion, `chat_ids` one that asks for token ids as vLLM gives them.
+    """
 
     head: bytes
     middle: bytes
     tail: bytes
     chat: bytes
+    chat_ids: bytes
     seconds: float
 
 
@@ -51,13 +55,23 @@ def encode_replies(load: Load) -> tuple[Reply, ...]:
         ids[ids.size // 2], ids[-1] = closer, end
         text = vocabulary.decode(ids)
         finish = f'"finish_reason":{{"type":"stop","matched":{end}}}'
-        head = f'{{"text":{json.dumps(text)},"output_ids":{json.dumps(ids.tolist())},"meta_info":{{"id":"'
+        told = json.dumps(ids.tolist(), separators=(",", ":"))  # as SGLang's orjson writes it
+        head = f'{{"text":{json.dumps(text)},"output_ids":{told},"meta_info":{{"id":"'
         middle = f'",{finish},"weight_version":"default","num_retractions":0,"cached_tokens":0,'
         middle += f'"completion_tokens":{ids.size},"e2e_latency":{seconds},"prompt_tokens":'
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         chat = {"id": "x", "object": "chat.completion", "created": 0, "model": "stub", "choices": [choice]}
-        replies.append(Reply(head.encode(), middle.encode(), b"}}", json.dumps(chat).encode(), seconds))
+        with_ids = [{**choice, "token_ids": ids.tolist()}]
+        usage = {"prompt_tokens": load.prompt, "completion_tokens": ids.size}
+        ids_chat = {
+            **chat,
+            "choices": with_ids,
+            "prompt_token_ids": [int(ids[0])] * load.prompt,
+            "usage": usage,
+        }
+        texts = (json.dumps(each, separators=(",", ":")).encode() for each in (chat, ids_chat))
+        replies.append(Reply(head.encode(), middle.encode(), b"}}", *texts, seconds))
     order = np.random.default_rng(load.seed + 1).permutation(KINDS)
     return tuple(replies[i] for i in order)
 
@@ -86,7 +100,11 @@ class Engine:
             connection.send(200, forced(json.loads(body)))
             return
         reply = self.replies[kind_of(body)]
-        answer, seconds = reply.chat if chat else fill(reply, body), reply.seconds
+        if chat:
+            answer = reply.chat_ids if b'"return_token_ids"' in body else reply.chat
+        else:
+            answer = fill(reply, body)
+        seconds = reply.seconds
         if seconds == 0.0:
             connection.send(200, answer)
         elif self.running < self.load.slots:
