@@ -257,4 +257,4 @@ def test_kills_leave_the_undisturbed_dataset(tmp_path: Path, rawseq_env: dict[st
         f"{wasted} rows wasted, {time.monotonic() - start:.0f} s\n{table(jobs)}"
     )
     for job in jobs:
-        assert job.wasted <= job.hits * IN_FLIGHT, job.line()
+        assert job.wasted <= job.hits * 2 * IN_FLIGHT, job.line()  # a window may double at a look
