@@ -18,6 +18,7 @@ import httpx
 from rich.console import Console
 
 from deployments.console import moving_bar
+from deployments.server_settings import SERVER_SETTINGS
 from tasks.errors import RawseqError, SurroundingsError
 from tasks.report import Summary
 from tasks.run import OBSERVER, Run
@@ -37,6 +38,8 @@ def quiet_prefect(console: Console) -> None:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")
+    for name, value in SERVER_SETTINGS.items():  # of the server that Prefect starts when there is none
+        os.environ.setdefault(name, value)
 
 
 class _ToldOnce(logging.Filter):
@@ -57,20 +60,22 @@ def run_generate(job: JobSpec, console: Console, workers: int = 1) -> Summary:
     return run_flow(partial(generate_dataset, job, workers), console)
 
 
-def run_retry(job: JobSpec, batches: list[int], rejected: list[str], console: Console) -> Summary:
+def run_retry(
+    job: JobSpec, batches: list[int], rejected: list[str], workers: int, console: Console
+) -> Summary:
     """Run `retry_batches` here and return how it ended; raises as `run_flow`."""
     quiet_prefect(console)
     from flows.retry import retry_batches
 
-    return run_flow(partial(retry_batches, job, batches, rejected), console)
+    return run_flow(partial(retry_batches, job, batches, rejected, workers), console)
 
 
-def run_continue(job: JobSpec, max_new_tokens: int, console: Console) -> Summary:
+def run_continue(job: JobSpec, max_new_tokens: int, workers: int, console: Console) -> Summary:
     """Run `continue_rows` here and return how it ended; raises as `run_flow`."""
     quiet_prefect(console)
     from flows.extend import continue_rows
 
-    return run_flow(partial(continue_rows, job, max_new_tokens), console)
+    return run_flow(partial(continue_rows, job, max_new_tokens, workers), console)
 
 
 def run_flow(flow: Callable[..., Any], console: Console) -> Summary:

@@ -7,6 +7,7 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
+from flows.chain import clean_stop
 from tasks.auditing import findings
 from tasks.likelihood import TOLERANCE
 from tasks.rescoring import Rescore
@@ -32,10 +33,11 @@ async def audit_dataset(
         seed: Of the choice of rows.
         tolerance: Nats by which log probabilities may differ.
     """
-    report, chosen = await audit_store(store, sample, seed)
-    if rescore is not None:
-        report = await rescore_rows(store, report, chosen, Rescore(rescore, sample, seed, tolerance))
-    await _show(report)
+    async with clean_stop():
+        report, chosen = await audit_store(store, sample, seed)
+        if rescore is not None:
+            report = await rescore_rows(store, report, chosen, Rescore(rescore, sample, seed, tolerance))
+        await _show(report)
     state = Completed if report.trainable else Failed
     return state(message=report.reason)
 

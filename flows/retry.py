@@ -1,25 +1,28 @@
 """Failed, named or rejected work again, as new receipt generations."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from prefect import flow, runtime
 from prefect.client.schemas.objects import State
+from pydantic import Field
 
 from flows.chain import clean_stop, close_run, make_batches
+from flows.spread import spread_batches
 from flows.view import shown_progress
+from tasks.retrying import Again, Retry
 from tasks.run import open_run
 from tasks.spec import JobSpec
-from tasks.steps import (
-    ensure_servers,
-    load_credentials,
-    plan_retries,
-    render_again,
-)
+from tasks.spreading import must_spread
+from tasks.steps import ensure_servers, load_credentials, plan_retries, render_again
 
 
 @flow(name="retry-batches", flow_run_name="{job.name} again", persist_result=False)
 async def retry_batches(
-    job: JobSpec, batches: list[int] | None = None, rejected: list[str] | None = None
+    job: JobSpec,
+    batches: list[int] | None = None,
+    rejected: list[str] | None = None,
+    workers: Annotated[int, Field(ge=1, le=1000)] = 1,
 ) -> State[Any]:
     """Make batches again: those without a receipt, named ones, or those with rejected rows of some code.
 
@@ -27,13 +30,34 @@ async def retry_batches(
         job: The job whose store holds the plan.
         batches: Numbers of batches; empty for all.
         rejected: Verdict codes of rejected rows to make again; accepted rows are copied verbatim.
+        workers: Flow runs that make batches at once, as in generate-dataset.
     """
     credentials = await load_credentials(job.store)
     async with clean_stop(), open_run(job, str(runtime.flow_run.id), credentials):
         retries = await plan_retries(batches or [], rejected or [])
-        failures: list[tuple[int, str]] = []
-        if retries:
-            await ensure_servers()
-            async with shown_progress():
-                failures = await make_batches(retries, render_again)
-        return await close_run(failures)
+        again = Again(
+            generations={retry.index: retry.generation for retry in retries},
+            rejected=rejected or [],
+            look=bool(batches),
+        )
+        return await close_run(await make_again(job, retries, workers, again))
+
+
+async def make_again(
+    job: JobSpec, retries: Sequence[Retry], workers: int, again: Again
+) -> list[tuple[int, str]]:
+    """Make batches again, here or in flow runs over ranges; return (batch, error) of those that failed.
+
+    Args:
+        job: the job.
+        retries: what there is to make again.
+        workers: flow runs that make batches at once.
+        again: the same as a parameter of flow runs.
+    """
+    if must_spread(len(retries), workers):
+        return await spread_batches(job, retries, workers, None, again)
+    if not retries:
+        return []
+    await ensure_servers()
+    async with shown_progress():
+        return await make_batches(retries, render_again)

@@ -9,6 +9,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Completed, Failed
 
+from flows.chain import clean_stop
 from tasks.maintaining import Tended, problem_of, report_of, summary_of
 from tasks.spec import ModelSpec, ServersSpec, StoreSpec
 from tasks.steps import UNSEEN, tend_servers
@@ -28,8 +29,9 @@ async def maintain_servers(
         model: Whose tokens they are to make.
         store: Where jobs over these servers keep their data: restarts then take the jobs' lock there.
     """
-    tended = await tend_servers(servers, model, store, jobs_under_way)
-    await _show(tended)
+    async with clean_stop():
+        tended = await tend_servers(servers, model, store, jobs_under_way)
+        await _show(tended)
     if problem := problem_of(tended):
         return Failed(message=problem)
     return Completed(message=summary_of(tended))

@@ -132,7 +132,12 @@ async def show_failures(failures: Sequence[tuple[int, str]]) -> None:
     numbers = [batch for batch, _ in failures]
     log = url_for("flow-run", runtime.flow_run.id)
     table = [
-        {"batch": batch, "state": "failed", "reason": reason[:REASON_CHARACTERS], "log": log}
+        {
+            "batch": batch,
+            "state": "failed",
+            "reason": reason[:REASON_CHARACTERS],
+            "log": run.logs.get(batch, log),
+        }
         for batch, reason in failures[:FAILED_SHOWN]
     ]
     words = [f"**{len(failures)} batches failed.** The others are committed. Make these again:", ""]
@@ -164,9 +169,9 @@ async def _retry_link(client: PrefectClient, run: Run, numbers: Sequence[int]) -
     return f"{page}/run?parameters={quote(orjson.dumps(parameters).decode())}"
 
 
-async def reasons_of(client: PrefectClient, runs: Collection[UUID]) -> dict[int, str]:
-    """Return why batches failed in these flow runs, from the tables that they have left."""
-    reasons: dict[int, str] = {}
+async def failures_told(client: PrefectClient, runs: Collection[UUID]) -> dict[int, dict[str, Any]]:
+    """Return the rows of the failed batches in the tables that these flow runs have left, by number."""
+    told: dict[int, dict[str, Any]] = {}
     ids, key = list(runs), _key("failed", current_run().spec.job_id)
     try:
         for first in range(0, len(ids), PAGE):
@@ -175,8 +180,7 @@ async def reasons_of(client: PrefectClient, runs: Collection[UUID]) -> dict[int,
                 flow_run_id=ArtifactFilterFlowRunId(any_=ids[first : first + PAGE]),
             )
             for artifact in await client.read_artifacts(artifact_filter=wanted, limit=PAGE):
-                rows = orjson.loads(str(artifact.data))
-                reasons |= {int(row["batch"]): str(row["reason"]) for row in rows}
+                told |= {int(row["batch"]): row for row in orjson.loads(str(artifact.data))}
     except UNSEEN as error:
         get_run_logger().warning("could not read why batches failed: %s", error)
-    return reasons
+    return told

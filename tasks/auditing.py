@@ -1,13 +1,14 @@
 """The audit of a stored dataset, whole: what `rawseq verify` and the flow `audit-dataset` both are."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final
 
 import attrs
 
-from tasks.errors import DataError, IdentityError, JobError, TokenizerError
+from tasks.errors import DataError, IdentityError, JobError, LaterError, TokenizerError
 from tasks.rescoring import Rescore, rescored
 from tasks.spec import StoreSpec
 from tasks.storage.audit import RowCheck, audit
@@ -55,13 +56,28 @@ def audit_store(
     return attrs.evolve(report, notices=report.notices + notices)
 
 
-def audit_at(
+async def audited_at(
     store: StoreSpec, credentials: Mapping[str, str] | None, rows: int, seed: int
 ) -> tuple[AuditReport, RowSample]:
-    """Audit the job at an address; return the report, and so many of its rows chosen by hash. Blocks."""
-    sample = RowSample(rows, seed)
-    with closing(find_job(store, credentials=credentials)) as opened:
-        return audit_store(opened, credentials=credentials, see=sample.see), sample
+    """Audit the job at an address; return the report, and so many of its rows chosen by hash.
+
+    When it is cancelled, the thread that reads gives up before its next batch.
+    """
+    sample, stop = RowSample(rows, seed), threading.Event()
+
+    def see(batch: BatchRows) -> None:
+        if stop.is_set():
+            raise LaterError(f"{store.uri}: the audit was stopped before its end")
+        sample.see(batch)
+
+    def audit_whole() -> AuditReport:
+        with closing(find_job(store, credentials=credentials)) as opened:
+            return audit_store(opened, credentials=credentials, see=see)
+
+    try:
+        return await asyncio.to_thread(audit_whole), sample
+    finally:
+        stop.set()
 
 
 async def rescored_at(

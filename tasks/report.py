@@ -69,10 +69,10 @@ class Progress:
         self.batches_committed += 1
         self.records_committed += records
 
-    def took(self, records: int, rows: int, output_tokens: int) -> None:
-        """Note a batch that another run has made and committed."""
+    def took(self, records: int, rows: int, made: int, output_tokens: int) -> None:
+        """Note a batch that another run has committed, with so many rows, of which it made some."""
         self.opened(records, rows, rows)
-        self.rows_made += rows
+        self.rows_made += made
         self.tokens += output_tokens
         self.committed(records)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import attrs
+from pydantic import BaseModel, ConfigDict
 
 from tasks.batches import Numbered, RenderedBatch, open_plan, render, sweep
 from tasks.errors import JobError
@@ -61,6 +62,26 @@ class Retry:
     def name(self) -> str:
         """Name for people: number, record range, generation."""
         return f"{self.batch.name} g{self.generation}"
+
+
+class Again(BaseModel):
+    """What a flow run over a range makes again: as its parameter, so that another one may take its place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    generations: dict[int, int]
+    """Receipt generation that each batch is to get, by its number."""
+    rejected: list[str] = []
+    """Verdict codes of rejected rows to make again; empty: all."""
+    look: bool = False
+    """Whether the batches' files are read, and damage is reason enough."""
+    more: int = 0
+    """Ids that cut rows may grow by; 0: rows are made from their prompts."""
+
+    def within(self, start: int, stop: int) -> "Again":
+        """Return the part of it over batches [start, stop)."""
+        part = {number: made for number, made in self.generations.items() if start <= number < stop}
+        return self.model_copy(update={"generations": part})
 
 
 def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> tuple[Retry, ...]:
@@ -130,6 +151,36 @@ def plan_continuations(run: Run, more: int) -> tuple[Retry, ...]:
             if cut & set(receipt.rows["by_verdict"]):
                 retries.append(Retry(batch, receipt.generation + 1, cut, more))
     return _counted(run, retries)
+
+
+def plan_again(run: Run, again: Again) -> tuple[Retry, ...]:
+    """Return what of it is still to be made; plans no new records and looks at no other batch."""
+    open_plan(run)
+    assert run.plan is not None
+    committed = sweep(run)
+    retries: list[Retry | None] = []
+    for number, generation in sorted(again.generations.items()):
+        batch = run.plan.batches[number]
+        if committed.get(number, -1) >= generation:
+            continue
+        if generation == 0:
+            retries.append(Retry(batch, 0, frozenset()))
+        elif again.more:
+            retries.append(Retry(batch, generation, frozenset(map(str, CUT)), again.more))
+        else:
+            receipt, codes = run.ledger.receipt(number, generation - 1), _codes(run, again.rejected)
+            retries.append(_again(run, batch, receipt, codes, look=again.look))
+    return _counted(run, [retry for retry in retries if retry is not None])
+
+
+def rows_made(before: Receipt, after: Receipt, retry: Retry) -> int:
+    """Return how many rows of `after` were made, not copied; where files were lost, how many at most."""
+    if retry.damage:
+        return int(after.rows["total"])
+    old, new, unreached = before.rows["by_verdict"], after.rows["by_verdict"], str(Code.UNREACHED)
+    reached = int(old.get(unreached, 0)) - int(new.get(unreached, 0))
+    again = sum(int(old.get(code, 0)) for code in retry.codes - {unreached})
+    return again + max(0, reached)
 
 
 def settled(run: Run, units: Sequence[Unit]) -> tuple[tuple[Unit, ...], list[tuple[int, str]]]:

@@ -79,6 +79,7 @@ class Run:
         credentials: S3 credentials of a Prefect block; None: the AWS chain.
         renderers: where prompts are rendered.
         stack: what closes with the run: dispatch, fleet, store.
+        logs: pages with the logs of batches that other flow runs have failed to make, by number.
         finishing: bounds what finished batches take in memory until they are committed.
         tell: takes lines for the person at the terminal, beside the log.
     """
@@ -108,6 +109,7 @@ class Run:
     summary: Summary | None = None
     published: Published | None = None
     book: BatchBook = attrs.field(factory=BatchBook)
+    logs: dict[int, str] = attrs.field(factory=dict)
     finishing: ByteGate = attrs.field(factory=lambda: ByteGate(FINISHING_BYTES))
     tell: Callable[[str], None] = _tell_nobody
 

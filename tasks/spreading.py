@@ -6,7 +6,7 @@ ranges out.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -14,8 +14,9 @@ from uuid import UUID
 
 import attrs
 
+from tasks.errors import OperatorError, RangeError
+from tasks.retrying import Retry, rows_made
 from tasks.run import Run
-from tasks.storage.batch import Batch
 from tasks.storage.lease import last_sign
 
 RANGE_BATCHES: Final = 100
@@ -26,6 +27,12 @@ RANGES_PER_WORKER: Final = 2
 
 START_SECONDS: Final = 900.0
 """A flow run that is said to run shows itself by then: before, it may be loading a tokenizer from afar."""
+
+PENDING_SECONDS: Final = 300.0
+"""A flow run that a worker has taken runs by then: before, the worker may be pulling an image, or be busy."""
+
+LINKED_RANGES: Final = 400
+"""Flow runs that stand on the page of the run that started them, each as one of its task runs."""
 
 INCOMPLETE: Final = "Incomplete"
 """Name of the failed state of a flow run of which single batches failed while the others went on."""
@@ -63,11 +70,11 @@ def must_spread(pending: int, workers: int) -> bool:
     return pending > 1 and (workers > 1 or pending > RANGE_BATCHES)
 
 
-def cut_ranges(pending: Sequence[Batch], workers: int) -> tuple[BatchRange, ...]:
-    """Cut pending batches, in order, into ranges of equal size."""
+def cut_ranges(pending: Sequence[int], workers: int) -> tuple[BatchRange, ...]:
+    """Cut the numbers of pending batches, ascending, into ranges of equal size."""
     size = min(RANGE_BATCHES, max(1, ceil(len(pending) / (RANGES_PER_WORKER * workers))))
     parts = [pending[first : first + size] for first in range(0, len(pending), size)]
-    return tuple(BatchRange(part[0].index, part[-1].index + 1, len(part)) for part in parts)
+    return tuple(BatchRange(part[0], part[-1] + 1, len(part)) for part in parts)
 
 
 @attrs.define(slots=True, eq=False)
@@ -79,7 +86,8 @@ class RangeRun:
         range: what it makes.
         process: it, when it is a process of this machine that this run has started.
         gone: that process was seen to have ended.
-        since: when it was first seen to be under way, monotonic seconds; None: it waits for a worker.
+        taken: when a worker was first seen to have taken it, monotonic seconds; None: it waits for one.
+        since: when it was first seen to run, monotonic seconds; None: it does not yet.
         heard: when it last showed itself in the store, monotonic seconds; None: not yet.
     """
 
@@ -87,11 +95,24 @@ class RangeRun:
     range: BatchRange
     process: BaseProcess | None = None
     gone: bool = False
+    taken: float | None = None
     since: float | None = None
     heard: float | None = None
 
+    @property
+    def state(self) -> str:
+        """What it was last seen to do, for people."""
+        if self.since is not None:
+            return "at work"
+        return "waits for a worker" if self.taken is None else "starts"
+
+    def stuck(self, now: float) -> bool:
+        """Whether the worker that took it must have died before it ran; called while it is Pending."""
+        self.taken = now if self.taken is None else self.taken
+        return now - self.taken > PENDING_SECONDS
+
     def silent(self, now: float, lease_seconds: float) -> bool:
-        """Whether it must be dead by its silence in the store; called while it is said to be under way."""
+        """Whether it must be dead by its silence in the store; called while it is said to run."""
         self.since = now if self.since is None else self.since
         if self.heard is None:
             return now - self.since > START_SECONDS
@@ -106,8 +127,9 @@ class Spread:
         waiting: ranges that no flow run makes, in order.
         workers: ranges in their first half at once.
         afoot: flow runs under way.
-        seen: numbers of committed batches.
-        stopped: why no further range is started; "" while they are.
+        seen: numbers of batches that need nothing more.
+        started: flow runs started so far.
+        stopped: why no further range is started; None while they are.
         deaths: flow runs that died on a range since a batch of it was last committed.
     """
 
@@ -115,7 +137,8 @@ class Spread:
     workers: int
     afoot: dict[UUID, RangeRun] = attrs.field(factory=dict)
     seen: set[int] = attrs.field(factory=set)
-    stopped: str = ""
+    started: int = 0
+    stopped: OperatorError | None = None
     deaths: Counter[tuple[BatchRange, int]] = attrs.field(factory=Counter)
 
     @property
@@ -141,7 +164,7 @@ class Spread:
                 "batches": each.range.name,
                 "flow run": str(each.run_id),
                 "left": f"{each.range.left(self.seen)} of {each.range.batches}",
-                "state": "waits for a worker" if each.since is None else "at work",
+                "state": each.state,
             }
             for each in self.afoot.values()
         ]
@@ -160,24 +183,32 @@ class Spread:
         if not left:
             return
         if self.deaths[each.range, left] >= DEATHS:
-            self.stopped = f"{each.range.name}: {DEATHS} flow runs died on it, the last one so: {why}"
+            last = f"{DEATHS} flow runs died on it, the last one so: {why}"
+            self.stopped = RangeError(f"{each.range.name}: {last}")
         else:
             self.waiting.appendleft(each.range)
 
 
-def count_committed(run: Run, seen: set[int]) -> None:
+def count_committed(
+    run: Run, seen: set[int], wanted: Mapping[int, int], retries: Mapping[int, Retry]
+) -> None:
     """Read the receipts that are new since the last look, and count them in the run's progress.
 
     Args:
-        run: the current run; its plan is read.
-        seen: batches that were committed at the last look; the new ones are added.
+        run: the current run.
+        seen: batches that needed nothing more at the last look; the new ones are added.
+        wanted: generation of the receipt that is to be made, by number of the batch.
+        retries: those of them that are made again.
     """
-    assert run.plan is not None
     for number, generation in sorted(run.ledger.committed().items()):
-        if number not in seen and number < len(run.plan.batches):
-            receipt = run.ledger.receipt(number, generation)
-            run.progress.took(receipt.stop - receipt.start, receipt.rows["total"], receipt.tokens["output"])
-            seen.add(number)
+        if number in seen or generation < wanted.get(number, generation + 1):
+            continue
+        receipt, retry = run.ledger.receipt(number, generation), retries.get(number)
+        rows = made = receipt.rows["total"]
+        if retry is not None and retry.generation:
+            made = rows_made(run.ledger.receipt(number, retry.generation - 1), receipt, retry)
+        run.progress.took(receipt.stop - receipt.start, rows, made, receipt.tokens["output"])
+        seen.add(number)
 
 
 def listen(run: Run, each: RangeRun, now: float) -> None:
@@ -185,3 +216,16 @@ def listen(run: Run, each: RangeRun, now: float) -> None:
     age = last_sign(run.store, str(each.run_id))
     if age is not None:
         each.heard = now - age
+
+
+def error_of(state: str, message: str) -> OperatorError:
+    """Return the error with which a flow run over a range ended, which is the name of its state.
+
+    Any other name (Cancelled, say) gives a RangeError.
+    """
+    kinds, known = [OperatorError], dict[str, type[OperatorError]]()
+    while kinds:
+        kind = kinds.pop()
+        known[kind.__name__] = kind
+        kinds += kind.__subclasses__()
+    return known.get(state, RangeError)(message)

@@ -28,7 +28,7 @@ from tasks.maintaining import Tended, Users
 from tasks.records import CheckedBatch
 from tasks.report import Summary
 from tasks.rescoring import Rescore
-from tasks.retrying import Retry
+from tasks.retrying import Again, Retry
 from tasks.run import current_run
 from tasks.serving.ensure import ServerReport
 from tasks.spec import ModelSpec, ServersSpec, StoreSpec
@@ -114,10 +114,11 @@ async def plan_batches() -> Batches:
 
 
 @task(name="plan_range", task_run_name="plan_range {start}-{stop}", **STEP)
-async def plan_range(start: int, stop: int) -> Batches:
-    """Read the plan as it is; return the batches in [start, stop) that the ledger does not list."""
+async def plan_range(start: int, stop: int, again: Again | None) -> Sequence[Numbered]:
+    """Read the plan as it is; return what of [start, stop) has no receipt, or is to be made again."""
     run = current_run()
-    pending = await run.in_thread(batches.plan_range, run, start, stop)
+    planned = (batches.plan_range, start, stop) if again is None else (retrying.plan_again, again)
+    pending: Sequence[Numbered] = await run.in_thread(planned[0], run, *planned[1:])
     get_run_logger().info("batches [%d,%d): %d to do", start, stop, len(pending))
     return pending
 
@@ -285,8 +286,7 @@ AUDIT: dict[str, Any] = STEP | {
 @task(name="audit_store", task_run_name="audit_store {store.uri}", **AUDIT)
 async def audit_store(store: StoreSpec, rows: int, seed: int) -> tuple[AuditReport, RowSample]:
     """Re-read everything of a job, and choose rows to be re-scored."""
-    credentials = await load_credentials(store)
-    report, sample = await asyncio.to_thread(auditing.audit_at, store, credentials, rows, seed)
+    report, sample = await auditing.audited_at(store, await load_credentials(store), rows, seed)
     get_run_logger().info("%d rows, %d checks: %s", report.rows["total"], len(report.checks), report.reason)
     return report, sample
 

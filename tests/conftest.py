@@ -20,7 +20,7 @@ from tests.jobs import Ran, Rawseq
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 START_SECONDS = 240.0
-RUN_SECONDS = 240
+RUN_SECONDS = 480
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from deployments.presets import demo_job
+from deployments.server_settings import SERVER_SETTINGS
 from deployments.stack.home import StackHome
 from deployments.stack.processes import Child, answers, running, wait_until
 from deployments.standin.launch import Standin, start_standin
@@ -95,7 +96,8 @@ def _environment(home: StackHome, port: int, auth: str | None) -> dict[str, str]
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
     api = f"http://127.0.0.1:{port}/api"
-    env = os.environ | {
+    env = os.environ | SERVER_SETTINGS
+    env |= {
         "PREFECT_HOME": str(home.folder / "prefect"),
         "PREFECT_API_URL": api,
         "PREFECT_UI_API_URL": api,

@@ -13,6 +13,9 @@ from tasks.errors import JobError
 @click.argument("store")
 @click.option("--batches", metavar="3,7-9", help="Numbers of batches; all of them when left out.")
 @click.option("--rejected", multiple=True, metavar="CODE", help="Make rejected rows of this code again.")
+@click.option(
+    "--workers", type=click.IntRange(1, 1000), default=1, help="Flow runs that make batches at once."
+)
 @store_options
 @click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, logs on stderr.")
@@ -21,6 +24,7 @@ def retry(
     access: Access,
     batches: str | None,
     rejected: tuple[str, ...],
+    workers: int,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -31,7 +35,8 @@ def retry(
     from deployments.local_flow import run_retry
 
     numbers = batch_numbers(batches) if batches is not None else []
-    summary = run_retry(stored_job(store, settings, access), numbers, list(rejected), Console(stderr=True))
+    job = stored_job(store, settings, access)
+    summary = run_retry(job, numbers, list(rejected), workers, Console(stderr=True))
     return report(summary, as_json)
 
 

@@ -1,19 +1,21 @@
 """What Prefect costs beside the work: CPU of client and server, wall time, calls, per batch and per row.
 
 The main flow runs over a stub that answers at once, so that everything but the work of rawseq itself is as
-small as it can get: with a model behind it, Prefect's share of the wall time only falls. What the five steps
-of a batch cost without their work is measured beside it, with the same options, many at once as in the flow.
+small as it can get: with a model behind it, Prefect's share of the wall time only falls. CPU: what the five
+steps of a batch cost without their work is measured beside it, with the same options, many at once as in the
+flow. Wall time: the same flow with its steps as plain functions, in turns with the real one.
 
-Run: python -m tests.bench.prefect_share [--batches 8] [--rows 1000] [--ids 1000]
+Run: python -m tests.bench.prefect_share [--batches 5] [--rows 1000] [--ids 2048] [--rounds 3] [--defaults]
 """
 
 import argparse
 import asyncio
 import json
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 import attrs
 import psutil
 
+from deployments.server_settings import SERVER_SETTINGS
 from tasks.live import LAST, SHOWN
 from tests.bench.load import MODEL, Load
 from tests.bench.rounds import stub
@@ -99,6 +102,28 @@ async def main_flow(fields: dict[str, Any]) -> None:
     assert state.is_completed(), state.message
 
 
+async def bare_flow(fields: dict[str, Any]) -> None:
+    """Run the product's flow with its steps as plain functions."""
+    from prefect import Task
+
+    from flows import chain, generate
+
+    steps = [
+        (module, name, value)
+        for module in (chain, generate)
+        for name, value in vars(module).items()
+        if isinstance(value, Task)
+    ]
+    assert {*STEPS} < {name for _, name, _ in steps}
+    try:
+        for module, name, step in steps:
+            setattr(module, name, step.fn)
+        await main_flow(fields)
+    finally:
+        for module, name, step in steps:
+            setattr(module, name, step)
+
+
 async def empty_steps(batches: int) -> None:
     """Run a flow with the same task runs, which do nothing."""
     from prefect import flow, task
@@ -141,34 +166,47 @@ async def table_updates(count: int) -> None:
             await client.update_artifact(made, ArtifactUpdate(data=json.dumps(table)))
 
 
-def report(batches: int, rows: int, ids: int, costs: tuple[Cost, Cost, Cost]) -> dict[str, Any]:
-    """Return the figures: Prefect's part, and its share of what the whole takes."""
-    whole, empty, updates = costs
+def report(batches: int, rows: int, ids: int, costs: Sequence[Cost], bare: Sequence[Cost]) -> dict[str, Any]:
+    """Return the figures: Prefect's part, and its share of what the whole takes.
+
+    Args:
+        batches: of one run.
+        rows: of a batch.
+        ids: of a row.
+        costs: of the empty steps, of the table's updates, then of each run of the flow.
+        bare: of each run of the flow with plain functions.
+    """
+    empty, updates, *wholes = costs
+    client, wall = (statistics.median(getattr(each, name) for each in wholes) for name in ("client", "wall"))
+    bare_wall = statistics.median(each.wall for each in bare)
     return {
         "batches": batches,
         "rows_per_batch": rows,
         "ids_per_row": ids,
         "task_runs": len(STEPS) * batches + 3,
         "task_runs_per_million_rows": round(1e6 / rows * len(STEPS)),
-        "whole": attrs.asdict(whole),
-        "prefect": attrs.asdict(empty),
+        "client_ms_per_row": round(1000 * client / (batches * rows), 2),
+        "walls": [round(each.wall, 2) for each in wholes],
+        "bare_walls": [round(each.wall, 2) for each in bare],
         "client_ms_per_batch": round(1000 * empty.client / batches, 1),
         "server_ms_per_batch": round(1000 * empty.server / batches, 1),
         "server_ms_per_table_update": round(1000 * updates.server / UPDATES, 1),
-        "share_of_wall": round(empty.wall / whole.wall, 4),
-        "share_of_client_cpu": round(empty.client / whole.client, 4),
-        "share_of_cpu_with_server": round((empty.client + empty.server) / (whole.client + empty.server), 4),
+        "share_of_wall": round(1 - bare_wall / wall, 4),
+        "share_of_client_cpu": round(empty.client / client, 4),
+        "share_of_cpu_with_server": round((empty.client + empty.server) / (client + empty.server), 4),
     }
 
 
 @contextmanager
-def surroundings(ids: int, api: str | None) -> Iterator[tuple[str, psutil.Process, Path]]:
+def surroundings(
+    ids: int, api: str | None, settings: dict[str, str]
+) -> Iterator[tuple[str, psutil.Process, Path]]:
     """Run a stub, and a Prefect server unless `api` names one here; yield stub, server, a folder."""
     load = Load(lengths=f"fixed:{ids}", service="fixed:0")
     with tempfile.TemporaryDirectory() as name, stub(load) as url, ExitStack() as stack:
         folder, port = Path(name), free_port()
         if api is None:
-            stack.enter_context(prefect_server(folder, port))
+            stack.enter_context(prefect_server(folder, port, **settings))
         os.environ |= {"PREFECT_HOME": name, "PREFECT_API_URL": api or f"http://127.0.0.1:{port}/api"}
         yield url, listening(os.environ["PREFECT_API_URL"]), folder
 
@@ -180,25 +218,31 @@ def listening(api: str) -> psutil.Process:
     return psutil.Process(next(each.pid for each in found if each.laddr.port == port))
 
 
-def measure(batches: int, rows: int, ids: int, api: str | None = None) -> dict[str, Any]:
-    """Return the figures of one measurement; see `surroundings`."""
-    with surroundings(ids, api) as (url, server, folder):
+def measure(
+    batches: int, rows: int, ids: int, rounds: int, api: str | None = None, *, defaults: bool = False
+) -> dict[str, Any]:
+    """Return the figures of one measurement; `defaults`: the server writes as Prefect sets it up."""
+    with surroundings(ids, api, {} if defaults else SERVER_SETTINGS) as (url, server, folder):
         measured(empty_steps(1), server)  # what is loaded and connected once
-        empty = measured(empty_steps(batches), server)
-        updates = measured(table_updates(UPDATES), server)
+        costs = [measured(empty_steps(batches), server), measured(table_updates(UPDATES), server)]
         asyncio.run(main_flow(job(url, folder / "warm", 1, 10)))  # tokenizer, imports, threads
-        whole = measured(main_flow(job(url, folder, batches, rows)), server)
-    return report(batches, rows, ids, (whole, empty, updates))
+        bare = []
+        for number in range(rounds):
+            bare.append(measured(bare_flow(job(url, folder / f"bare{number}", batches, rows)), server))
+            costs.append(measured(main_flow(job(url, folder / f"whole{number}", batches, rows)), server))
+    return report(batches, rows, ids, costs, bare)
 
 
 def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("batches", 8), ("rows", 1000), ("ids", 1000)):
+    for name, default in (("batches", 5), ("rows", 1000), ("ids", 2048), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--api", help="of a Prefect server on this machine that nobody else uses")
+    parser.add_argument("--defaults", action="store_true", help="the server writes as Prefect sets it up")
     args = parser.parse_args()
-    print(json.dumps(measure(args.batches, args.rows, args.ids, args.api), indent=2))
+    figures = measure(args.batches, args.rows, args.ids, args.rounds, args.api, defaults=args.defaults)
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_a_batch_goes_through_its_steps() -> None:
 def test_batches_of_other_runs_count_whole() -> None:
     """A run that hands ranges out counts what its receipts say."""
     progress = Progress(records=30, batches=3)
-    progress.took(10, 14, 1400)
+    progress.took(10, 14, 14, 1400)
     assert (progress.rows_finished, progress.rows_total, progress.tokens) == (14, 42, 1400)
     assert (progress.batches_committed, progress.share) == (1, pytest.approx(1 / 3))
 

@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from tasks.records import Completion, as_ids
-from tasks.retrying import Retry, kept_rows, settled
+from tasks.retrying import Retry, kept_rows, rows_made, settled
+from tasks.storage.plan import Batch
 from tasks.storage.store import canonical, open_store
 from tests.tasks.storage.conftest import job_spec, run_job
 
@@ -35,6 +36,27 @@ def test_kept_rows(there: dict[str, str], codes: list[str], kept: list[str]) -> 
     """A row stays unless it, or an earlier turn of its conversation, is made again."""
     rows = [(code, row(row_id)) for row_id, code in there.items()]
     assert [completion.row_id for completion in kept_rows(rows, codes, [A, B, C])] == kept
+
+
+@pytest.mark.parametrize(
+    ("codes", "damage", "after", "made"),
+    [
+        pytest.param({"nan"}, {}, {"complete": 8, "unreached": 2}, 2, id="those-of-the-code"),
+        pytest.param({"nan"}, {}, {"complete": 10}, 4, id="and-turns-that-were-reached"),
+        pytest.param({"unreached"}, {}, {"complete": 6, "nan": 2, "unreached": 2}, 0, id="none-is-sent"),
+        pytest.param(set(), {"shard": "missing"}, {"complete": 10}, 10, id="at-most"),
+    ],
+)
+def test_rows_that_another_run_made(
+    codes: set[str], damage: dict[str, str], after: dict[str, int], made: int
+) -> None:
+    """Of a batch again, copied rows do not count as made."""
+    before = {"complete": 6, "nan": 2, "unreached": 2}
+    receipts: list[Any] = [
+        SimpleNamespace(rows={"total": 10, "by_verdict": each}) for each in (before, after)
+    ]
+    retry = Retry(Batch(0, 0, 10, "f", ()), 1, frozenset(codes), damage=damage)
+    assert rows_made(*receipts, retry) == made
 
 
 def test_a_retry_for_another_reason_is_not_taken_for_ours(tmp_path: Path) -> None:

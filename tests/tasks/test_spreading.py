@@ -5,13 +5,19 @@ from uuid import uuid4
 
 import pytest
 
-from tasks.spreading import DEATHS, START_SECONDS, BatchRange, RangeRun, Spread, cut_ranges, must_spread
-from tasks.storage.batch import Batch, Span
-
-
-def batches(*numbers: int) -> list[Batch]:
-    """Return planned batches of ten records."""
-    return [Batch(n, 10 * n, 10 * n + 10, "f", (Span("s", 10 * n + 1, 10, 0),)) for n in numbers]
+from tasks.errors import OperatorError, RangeError, SourceError, SurroundingsError
+from tasks.retrying import Again
+from tasks.spreading import (
+    DEATHS,
+    PENDING_SECONDS,
+    START_SECONDS,
+    BatchRange,
+    RangeRun,
+    Spread,
+    cut_ranges,
+    error_of,
+    must_spread,
+)
 
 
 def spread(*ranges: BatchRange, workers: int = 2) -> Spread:
@@ -40,14 +46,14 @@ def start(spread: Spread) -> list[RangeRun]:
 )
 def test_ranges_are_even_and_bounded(pending: int, workers: int, sizes: list[int]) -> None:
     """Every pending batch is in exactly one range, in order."""
-    cut = cut_ranges(batches(*range(pending)), workers)
+    cut = cut_ranges(range(pending), workers)
     assert [part.batches for part in cut] == sizes
     assert [part.start for part in cut[1:]] == [part.stop for part in cut[:-1]]
 
 
 def test_committed_batches_inside_a_range_do_not_count() -> None:
     """A range spans what is done already; only what was pending is work."""
-    (first, second) = cut_ranges(batches(1, 4, 5, 9), 1)
+    (first, second) = cut_ranges([1, 4, 5, 9], 1)
     assert (first, second) == (BatchRange(1, 5, 2), BatchRange(5, 10, 2))
     assert first.left({0, 2, 3, 4}) == 1
 
@@ -96,7 +102,7 @@ def test_a_dead_run_is_replaced_until_too_many_have_died() -> None:
         assert not hand.stopped
         (run,) = start(hand)
         hand.died(run, "killed")
-    assert hand.stopped.startswith("batches [0,2): 5 flow runs died on it, the last one so: killed")
+    assert str(hand.stopped) == "batches [0,2): 5 flow runs died on it, the last one so: killed"
 
 
 def test_a_death_after_the_last_commit_costs_nothing() -> None:
@@ -122,3 +128,41 @@ def test_silence_in_the_store_is_death(since: float, heard: float | None, now: f
     """A run shows itself every third of `lease_seconds` (90 here), once it has loaded its tokenizer."""
     run = RangeRun(uuid4(), BatchRange(0, 1, 1), since=since, heard=heard)
     assert run.silent(now, 90.0) is silent
+
+
+def test_a_run_that_its_worker_never_began_is_replaced() -> None:
+    """Pending for longer than a start may take: its worker died; the table says what it was seen to do."""
+    run = RangeRun(uuid4(), BatchRange(0, 1, 1))
+    assert run.state == "waits for a worker"
+    assert not run.stuck(10.0)
+    assert run.state == "starts"
+    assert not run.stuck(10.0 + PENDING_SECONDS)
+    assert run.stuck(11.0 + PENDING_SECONDS)
+    run.silent(400.0, 90.0)
+    assert run.state == "at work"
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "status"),
+    [
+        pytest.param("SurroundingsError", SurroundingsError, 5, id="server-or-disk"),
+        pytest.param("SourceError", SourceError, 2, id="a-subclass-of-a-subclass"),
+        pytest.param("Cancelled", RangeError, 1, id="by-a-person"),
+        pytest.param("ServerError", RangeError, 1, id="not-one-for-a-person"),
+    ],
+)
+def test_an_error_comes_back_as_itself(state: str, kind: type[OperatorError], status: int) -> None:
+    """A flow run over a range is named after what ended it, so that the exit status is the documented one."""
+    error = error_of(state, "batches [0,2): a disk is full")
+    assert (type(error), error.exit_status, str(error)) == (kind, status, "batches [0,2): a disk is full")
+
+
+def test_a_part_of_work_again_survives_json() -> None:
+    """A range's parameter names its own batches with their generations, a hundred in less than 4 kB."""
+    whole = Again(generations={n: n % 3 for n in range(100_000, 100_300)}, rejected=["nan"], look=True)
+    part = whole.within(100_100, 100_200)
+    text = part.model_dump_json()
+    assert len(text) < 4096
+    assert Again.model_validate_json(text) == part
+    assert sorted(part.generations) == list(range(100_100, 100_200))
+    assert (part.rejected, part.look, part.more) == (["nan"], True, 0)
