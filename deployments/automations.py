@@ -14,11 +14,22 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 SILENT_SECONDS = 90
 """Three heartbeats of 30 s (`PREFECT_FLOWS_HEARTBEAT_FREQUENCY` in prefect.yaml): one may be lost."""
 
+PENDING_SECONDS = 600
+"""A run that a worker has taken begins by then, an image pulled and a busy machine included."""
+
 MOST_RESUMES = 3
 """A run that crashed so often is left to a person: something ends it each time."""
 
-KILLED = ["no sign of life*", "Process exited with status code: -9*", "Process exited with status code: -11*"]
-"""How a Crashed state begins that nobody asked for: lost, SIGKILL (also out of memory), SIGSEGV.
+KILLED = [
+    "no sign of life*",
+    "Process exited with status code: -9*",
+    "Process exited with status code: -11*",
+    "Process exited with status code: 1. *",
+    "Execution was cancelled by the runtime environment*",
+]
+"""How a Crashed state begins that nobody asked for: lost, SIGKILL (also out of memory), SIGSEGV; and when the
+Prefect server was away: a process that could not tell it how its run ended, a run whose place under a
+concurrency limit Prefect's client could not renew.
 
 Cancelling and stopping send SIGTERM, which is Crashed for a moment too: such a run must stay ended.
 """
@@ -52,6 +63,36 @@ def silent_runs_crash() -> AutomationCore:
                 name="Crashed",
                 force=False,
                 message=f"no sign of life for {SILENT_SECONDS} s: it was killed",
+            )
+        ],
+    )
+
+
+def pending_runs_crash(seconds: int = PENDING_SECONDS) -> AutomationCore:
+    """A flow run that stays Pending becomes Crashed: the worker that took it died before it began.
+
+    Args:
+        seconds: how long it may be Pending.
+    """
+    return AutomationCore(
+        name="rawseq: runs that never begin become Crashed",
+        description=f"Taken by a worker, and nothing more for {seconds} s.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.Pending"},
+            expect={RUNS},
+            match={"prefect.resource.id": RUNS},
+            match_related=_tagged("rawseq"),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=seconds),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                name="Crashed",
+                force=False,
+                message=f"no sign of life for {seconds} s: its worker died before it began",
             )
         ],
     )
@@ -127,7 +168,7 @@ def register_automations(client: SyncPrefectClient, block: UUID | None = None) -
         client: of the Prefect server.
         block: document of the notification block that is told; None: nobody is.
     """
-    wanted = [silent_runs_crash(), crashed_runs_resume()]
+    wanted = [silent_runs_crash(), pending_runs_crash(), crashed_runs_resume()]
     if block is not None:
         wanted += [runs_are_told(block), restarts_are_told(block)]
     for automation in wanted:

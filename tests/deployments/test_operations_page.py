@@ -14,6 +14,7 @@ import deployments
 from deployments.cli import cli
 from deployments.register import PREFECT_FILE
 from deployments.register import main as register
+from deployments.server_settings import SERVER_SETTINGS
 
 FOLDER = Path(deployments.__file__).resolve().parent
 PAGE = (FOLDER / "README.md").read_text()
@@ -63,3 +64,10 @@ def test_the_worker_command_is_prefects() -> None:
     assert "prefect worker start --pool rawseq --type process" in PAGE
     assert "--pool" in help_text
     assert "--type" in help_text
+
+
+def test_the_page_starts_a_server_as_up_does() -> None:
+    """The settings with which `rawseq up` starts Prefect, name by name."""
+    assert not [
+        f"{name}={value}" for name, value in SERVER_SETTINGS.items() if f"export {name}={value}\n" not in PAGE
+    ]

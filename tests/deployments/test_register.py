@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
 
-from deployments.automations import MOST_RESUMES, register_automations
+from deployments.automations import MOST_RESUMES, pending_runs_crash, register_automations
 from deployments.register import PREFECT_FILE
 from tasks.spec import JobSpec
 from tests.prefect_api import ask
@@ -85,7 +85,7 @@ def registered(
 
 
 def test_what_is_declared_is_registered(prefect_api: str, registered: dict[str, dict[str, Any]]) -> None:
-    """Every deployment of prefect.yaml: pool, tags, one run at a time with a second one refused."""
+    """Every deployment of prefect.yaml: pool, tags, one run at a time, what becomes of a second one."""
     assert sorted(registered) == sorted(each["name"] for each in FILE["deployments"])
     for each in FILE["deployments"]:
         there = registered[each["name"]]
@@ -110,7 +110,7 @@ def test_automations_are_registered_once(prefect_api: str, registered: dict[str,
 
 def test_schedules_have_zone_and_parameters(registered: dict[str, dict[str, Any]]) -> None:
     """The nightly example: cron, time zone, its own whole job, switched off until somebody wants it."""
-    (nightly,) = registered["generate-dataset"]["schedules"]
+    (nightly,) = registered["nightly"]["schedules"]
     assert (nightly["slug"], nightly["active"]) == ("nightly", False)
     assert (nightly["schedule"]["cron"], nightly["schedule"]["timezone"]) == ("0 1 * * *", "Europe/Berlin")
     assert JobSpec.model_validate(nightly["parameters"]["job"]).name == "nightly"
@@ -150,15 +150,34 @@ def test_a_wrong_value_starts_no_run(
     assert named.rpartition(".")[2] in caught.value.read().decode()
 
 
-def test_a_second_run_is_refused(prefect_api: str, registered: dict[str, dict[str, Any]]) -> None:
-    """While a run of a deployment works, another one is cancelled with the reason, not queued."""
-    path = f"deployments/{registered['pilot']['id']}/create_flow_run"
-    runs = [ask(prefect_api, path, {"parameters": {"job": LEAST}})["id"] for _ in range(2)]
+@pytest.mark.parametrize(
+    ("name", "parameters", "state"),
+    [
+        pytest.param("pilot", {"job": LEAST}, "AwaitingConcurrencySlot", id="by-hand-waits"),
+        pytest.param("nightly", {"job": LEAST}, "Cancelled", id="by-the-clock-is-refused"),
+    ],
+)
+def test_a_second_run_of_a_deployment(
+    prefect_api: str,
+    registered: dict[str, dict[str, Any]],
+    name: str,
+    parameters: dict[str, Any],
+    state: str,
+) -> None:
+    """While a run works, another one that a person starts waits; one that a schedule starts is refused."""
+    path = f"deployments/{registered[name]['id']}/create_flow_run"
+    runs = [ask(prefect_api, path, {"parameters": parameters})["id"] for _ in range(2)]
     pending = {"state": {"type": "PENDING", "name": "Pending"}}
     answers = [ask(prefect_api, f"flow_runs/{run}/set_state", pending) for run in runs]
     assert [answer["status"] for answer in answers] == ["ACCEPT", "REJECT"]
-    assert answers[1]["state"]["type"] == "CANCELLED"
-    assert answers[1]["state"]["message"] == "Deployment concurrency limit reached."
+    assert answers[1]["state"]["name"] == state
+    if state == "Cancelled":
+        assert answers[1]["state"]["message"] == "Deployment concurrency limit reached."
+    else:
+        ended = {"state": {"type": "COMPLETED", "name": "Completed"}, "force": True}
+        ask(prefect_api, f"flow_runs/{runs[0]}/set_state", ended)
+        freed = ask(prefect_api, f"flow_runs/{runs[1]}/set_state", pending)
+        assert freed["status"] == "ACCEPT"  # its turn has come
 
 
 def test_people_are_told(
@@ -180,14 +199,15 @@ def test_people_are_told(
         "payload": {"evidence": "without --reasoning-parser"},
     }
     ask(prefect_api, "events", [event])
-    deadline = time.monotonic() + 120
-    while len(told[1]) < 2:
-        assert time.monotonic() < deadline, told[1]
-        time.sleep(0.1)  # polling for a message that the server sends by itself
-    text = "\n".join(told[1])
-    assert "doomed Failed | 2 of 8 batches are not committed" in text
-    assert "http://a:1" in text
-    assert "without --reasoning-parser" in text
+    expected = (
+        "doomed Failed | 2 of 8 batches are not committed",
+        "server restarted | http://a:1",
+        "without --reasoning-parser",
+    )
+    deadline = time.monotonic() + 240
+    while missing := [words for words in expected if words not in "\n".join(told[1])]:
+        assert time.monotonic() < deadline, (missing, told[1])
+        time.sleep(0.1)  # polling for messages that the server sends by itself
 
 
 def test_a_crashed_run_resumes_three_times_at_most(
@@ -202,22 +222,42 @@ def test_a_crashed_run_resumes_three_times_at_most(
             ask(prefect_api, f"flow_runs/{run}/set_state", {"state": state, "force": True})
 
     def wait_resumed(run: str) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while ask(prefect_api, f"flow_runs/{run}")["state"]["type"] != "SCHEDULED":
             assert time.monotonic() < deadline
             time.sleep(0.1)  # polling for what the server does by itself
 
     job = {"parameters": {"job": LEAST}}
-    unlucky, other, ended = (ask(prefect_api, path, job)["id"] for _ in range(3))
+    unlucky, other, unleased, ended = (ask(prefect_api, path, job)["id"] for _ in range(4))
     crash(ended, "Process exited with status code: -15. Process exited due to a SIGTERM signal.")
     for _ in range(MOST_RESUMES):
         crash(unlucky)
         wait_resumed(unlucky)
     crash(unlucky)
-    crash(other, "Process exited with status code: -9")
+    crash(other, "Process exited with status code: 1. Check the flow run logs.")
+    crash(unleased, "Execution was cancelled by the runtime environment.")
+    wait_resumed(unleased)
     wait_resumed(other)  # the server has dealt with the later crash, so with the earlier one too
     for run in (unlucky, ended):
         assert ask(prefect_api, f"flow_runs/{run}")["state"]["name"] == "Crashed"
+
+
+def test_a_run_that_never_begins_becomes_crashed(
+    prefect_api: str, registered: dict[str, dict[str, Any]]
+) -> None:
+    """Its worker died while it was Pending: nobody else would say so. Ten seconds here, ten minutes there."""
+    quick = pending_runs_crash(10).model_copy(update={"name": "quick"})
+    with SyncPrefectClient(prefect_api) as client:
+        client.create_automation(quick)
+    path = f"deployments/{registered['pilot']['id']}/create_flow_run"
+    run = ask(prefect_api, path, {"parameters": {"job": LEAST}})["id"]
+    state = {"state": {"type": "PENDING", "name": "Pending"}, "force": True}
+    ask(prefect_api, f"flow_runs/{run}/set_state", state)
+    deadline = time.monotonic() + 240
+    while (found := ask(prefect_api, f"flow_runs/{run}")["state"])["type"] != "CRASHED":
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)  # polling for what the server does by itself
+    assert found["message"] == "no sign of life for 10 s: its worker died before it began"
 
 
 def test_prefect_deploy_reads_the_same_file() -> None:
