@@ -18,7 +18,8 @@ test: $(VENV)/.test-ready lint
 
 # Prefect's UI in the system's Chromium (apt-get install chromium), over `rawseq up`; pictures in tests/browser/screenshots.
 test-browser: $(VENV)/.browser-ready
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -q chromium; } \
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q --no-install-recommends chromium; } \
 	  || { echo "expected Chromium: apt-get install chromium"; exit 5; }
 	RAWSEQ_BROWSER=1 $(BIN)/python -m pytest tests/browser
 
@@ -61,12 +62,12 @@ $(TRAINERS_VENV)/.ready: .ci/trainers.lock.txt
 bench: $(VENV)/.test-ready  ## writes tests/bench/results.md; the machine should have nothing else to do
 	$(BIN)/python -m tests.bench
 
-# Three workers with nothing in common but an S3 store, Prefect on PostgreSQL.
+# Three workers with nothing in common but an S3 store, Prefect on PostgreSQL; a spread run cancelled, and its server away.
 test-postgres: $(VENV)/.test-ready
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; } \
 	  || { echo "expected PostgreSQL: apt-get install postgresql"; exit 5; }
-	RAWSEQ_POSTGRES=1 $(BIN)/python -m pytest tests/flows/test_postgres.py
+	RAWSEQ_POSTGRES=1 $(BIN)/python -m pytest -m postgres tests/flows
 
 # What touches transformers, on the oldest version that we promise, in an environment of its own.
 OLD_VENV := .venv-transformers4

@@ -147,7 +147,9 @@ def stop_up(up: Up) -> str:
     """Press Ctrl-C; return what it said when it ended."""
     assert up.process is not None
     up.process.send_signal(signal.SIGINT)
-    up.process.wait(120)
+    up.process.wait(240)
+    assert up.process.stdout is not None
+    up.process.stdout.close()
     return (up.folder.parent / "up.log").read_text()
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from tests.browser.conftest import Up, start_up, stop_up, until
 
-AUTH = "rawseq:hunter2"
-
 
 def listening(process: psutil.Process) -> set[str]:
     """Return the addresses that a process and its children listen on."""
@@ -27,9 +25,12 @@ def listening(process: psutil.Process) -> set[str]:
 
 @pytest.mark.timeout(1800)
 def test_a_stack_from_start_to_ctrl_c(tmp_path: Path) -> None:
-    """A second `up` tells of the first; the API wants the password; Ctrl-C cancels the run, nothing stays."""
-    started = start_up(tmp_path, env={"PREFECT_SERVER_API_AUTH_STRING": AUTH})
+    """A second `up` tells of the first; the API wants the made-up password; Ctrl-C cancels the run."""
+    started = start_up(tmp_path, "--auth")
     assert started.process is not None
+    kept = started.folder / "api-auth"
+    auth = kept.read_text()
+    assert (kept.stat().st_mode & 0o777, auth.partition(":")[0]) == (0o600, "rawseq")
     try:
         second = subprocess.run(
             [sys.executable, "-m", "deployments.main", "up", "--json"],
@@ -44,7 +45,7 @@ def test_a_stack_from_start_to_ctrl_c(tmp_path: Path) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             started.ask("flow_runs/filter", {})
         assert refused.value.code == 401
-        up = Up(started.addresses, started.process, started.folder, AUTH)
+        up = Up(started.addresses, started.process, started.folder, auth)
         stack = psutil.Process(started.process.pid)
         assert listening(stack) == {"127.0.0.1"}
         run_id = up.ask(f"deployments/{up.deployment()['id']}/create_flow_run", {})["id"]
@@ -60,4 +61,5 @@ def test_a_stack_from_start_to_ctrl_c(tmp_path: Path) -> None:
     with sqlite3.connect(up.folder / "prefect" / "prefect.db") as database:
         states = dict(database.execute("select name, state_name from flow_run").fetchall())
     assert states == {"demo": "Cancelled"}
-    assert AUTH not in said
+    assert str(kept) in said
+    assert auth.partition(":")[2] not in said

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RUN_SECONDS
+from deployments.seaweed import Seaweed, start_seaweed
+from tests.conftest import RUN_SECONDS, free_port, prefect_server
 from tests.flows.forked import Fault, Template
+from tests.flows.postgres import running_postgres
 from tests.jobs import Ran, Rawseq
 
 
@@ -32,3 +34,23 @@ def rawseq(template: Template, tmp_path: Path) -> Rawseq:
         return Ran(status, [json.loads(line) for line in out.read_text().splitlines()], log.read_text())
 
     return run
+
+
+@pytest.fixture(scope="module")
+def postgres_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prefect server over a PostgreSQL; yields its API URL."""
+    port = free_port()
+    with (
+        running_postgres(free_port()) as database,
+        prefect_server(
+            tmp_path_factory.mktemp("prefect"), port, PREFECT_SERVER_DATABASE_CONNECTION_URL=database
+        ),
+    ):
+        yield f"http://127.0.0.1:{port}/api"
+
+
+@pytest.fixture(scope="module")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """A real S3 server with one bucket."""
+    with start_seaweed(tmp_path_factory.mktemp("s3"), bucket="rawseq") as server:
+        yield server

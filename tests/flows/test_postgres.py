@@ -5,117 +5,25 @@ server and at the Prefect server's API only. `make test-postgres` runs it.
 """
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
 
-from deployments.seaweed import Seaweed, start_seaweed
+from deployments.seaweed import Seaweed
 from deployments.standin.launch import Standin
 from tasks.errors import JobError
 from tasks.spec import StoreSpec
 from tasks.storage.shard_reader import decode_rejected, decode_shard
 from tasks.storage.store import MissingError, ObjectStore, find_job
-from tests.conftest import ROOT, free_port, prefect_server
-from tests.flows.postgres import running_postgres
-from tests.flows.prefect_reads import ask, log_lines, of_run, runs_of, until
+from tests.flows.machines import SERVE, WAIT_SECONDS, kill, machine, ready, register, started, wait_for
+from tests.flows.prefect_reads import log_lines, of_run, runs_of, until
 from tests.jobs import Rawseq, write_job, write_prompts
 
 WORKERS = 3
 RECORDS, BATCH_ROWS = 96, 16
-POLL_SECONDS = 0.1
-WAIT_SECONDS = 600.0
-
-T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def postgres_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prefect server over a PostgreSQL; yields its API URL."""
-    port = free_port()
-    with (
-        running_postgres(free_port()) as database,
-        prefect_server(
-            tmp_path_factory.mktemp("prefect"), port, PREFECT_SERVER_DATABASE_CONNECTION_URL=database
-        ),
-    ):
-        yield f"http://127.0.0.1:{port}/api"
-
-
-@pytest.fixture(scope="module")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    """A real S3 server with one bucket."""
-    with start_seaweed(tmp_path_factory.mktemp("s3"), bucket="rawseq") as server:
-        yield server
-
-
-def machine(folder: Path, api: str, seaweed: Seaweed) -> dict[str, str]:
-    """Return the environment of one machine: folders of its own, the API's address, the store's keys."""
-    for name in ("home", "state", "tmp", "prefect"):
-        (folder / name).mkdir(parents=True)
-    return {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(folder / "home"),
-        "XDG_STATE_HOME": str(folder / "state"),
-        "TMPDIR": str(folder / "tmp"),
-        "PREFECT_HOME": str(folder / "prefect"),
-        "PREFECT_API_URL": api,
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PYTHONUNBUFFERED": "1",
-        "COLUMNS": "140",
-    } | seaweed.environment()
-
-
-@contextmanager
-def started(command: list[str], folder: Path, env: Mapping[str, str]) -> Iterator[psutil.Popen]:
-    """Run a command on one machine; end it and all that it has started."""
-    with (folder / "log").open("ab") as log:
-        process = psutil.Popen(
-            [sys.executable, "-m", *command],
-            cwd=folder,
-            env=env,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill(process)
-
-
-def kill(process: psutil.Process) -> None:
-    """SIGKILL a process and its descendants, as when their machine loses power."""
-    try:
-        family = [*process.children(recursive=True), process]
-    except psutil.NoSuchProcess:
-        return
-    for each in family:
-        try:
-            each.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(family, 10)
-
-
-def wait_for(what: str, look: Callable[[], T | None]) -> T:
-    """Return what a look finds; polls processes that no event of ours can tell about."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        found = look()
-        if found is not None:
-            return found
-        time.sleep(POLL_SECONDS)
-    raise AssertionError(f"waited {WAIT_SECONDS:.0f} s for {what}")
 
 
 def half_done(store: ObjectStore) -> tuple[int, str] | None:
@@ -171,18 +79,16 @@ def test_workers_die_and_the_dataset_is_the_same(
     batch |= {"journal_upload_seconds": 1.0, "lease_seconds": 15.0}
     job = write_job(tmp_path / "job.yaml", standin.url, prompts, "s3://rawseq/many", batch=batch)
     folders = [tmp_path / f"machine{number}" for number in range(WORKERS + 1)]
-    environments = [machine(folder, postgres_api, seaweed) for folder in folders]
-    subprocess.run(
-        [sys.executable, "-m", "deployments.register"], env=environments[0], check=True, timeout=240
-    )
+    environments = [machine(folder, postgres_api) | seaweed.environment() for folder in folders]
+    register(environments[0])
     main = ["deployments.main", "run", str(job), "--workers", str(WORKERS), "--json"]
-    serve = ["prefect", "worker", "start", "--pool", "rawseq", "--type", "process", "--limit", "1"]
+    serve = [*SERVE, "--limit", "1"]
     with ExitStack() as stack:
         workers = [
             stack.enter_context(started([*serve, "--name", f"worker{number}"], folder, environment))
             for number, (folder, environment) in enumerate(zip(folders[1:], environments[1:], strict=True))
         ]
-        wait_for("ready deployment", lambda: _ready(postgres_api))
+        wait_for("ready deployment", lambda: ready(postgres_api, "generate-range"))
         with started(main, folders[0], environments[0]) as parent:
             uri = wait_for("job.json", lambda: _store_uri(seaweed))
             store = opened(uri, seaweed)
@@ -209,11 +115,6 @@ def test_workers_die_and_the_dataset_is_the_same(
     assert rawseq("run", str(quiet)).status == 0
     assert shards == _folder_shards(tmp_path / "quiet")
     _told(postgres_api, lost)
-
-
-def _ready(api: str) -> bool | None:
-    found = ask(api, "deployments/filter", {"deployments": {"name": {"any_": ["generate-range"]}}})
-    return True if found and found[0]["status"] == "READY" else None
 
 
 def _store_uri(seaweed: Seaweed) -> str | None:
