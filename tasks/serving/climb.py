@@ -10,6 +10,8 @@ from typing import Final
 
 import attrs
 
+from tasks.serving.window import HIGHEST_LIMIT
+
 MORE: Final = 1.5
 """Factor of a trial upwards: what half as many rows again bring stands out from noise."""
 
@@ -126,7 +128,7 @@ def _settled(climb: Climb, limit: int, rate: float, noise: float) -> tuple[int, 
 
 
 def _more(limit: int) -> int:
-    return max(limit + 1, int(limit * MORE))
+    return min(HIGHEST_LIMIT, max(limit + 1, int(limit * MORE)))
 
 
 def _fewer(limit: int) -> int:

@@ -29,6 +29,7 @@ from tests.tasks.serving.scripted import PLAN, VOCAB, ListLane, requests, script
         pytest.param(Climb(64, 640.0, 5), 64, 8.0, 0.0, 64, OPENED, id="slower: anew"),
         pytest.param(Climb(64, 640.0, 5), 64, 8.0, 0.1, 64, Climb(64, 640.0, 4), id="slower within noise"),
         pytest.param(Climb(64, 640.0), 64, 9.5, 0.0, 96, Climb(64, 608.0), id="after a while more are tried"),
+        pytest.param(Climb(40000, 4e5), 60000, 10.0, 0.0, 65536, Climb(60000, 6e5), id="never above 65,536"),
         pytest.param(Climb(1, 10.0), 2, 5.0, 0.0, 1, Climb(1, 10.0, HOLD), id="never below one"),
     ],
 )  # fmt: skip
