@@ -1,5 +1,6 @@
 """`rawseq export` and its flow as a user types and runs them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -83,26 +84,42 @@ def test_bad_arguments_are_named(tmp_path: Path, made: Path, arguments: list[str
 
 
 FLOW = """
-import asyncio, sys
+import asyncio, json, sys
+from prefect.blocks.system import Secret
 from flows.export import export_dataset
 from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 
+if len(sys.argv) > 3:
+    Secret(value=sys.argv[3]).save("export-keys", overwrite=True)
 stores, options = [ExportedStore(uri=sys.argv[1])], ExportOptions(to="specforge")
-state = asyncio.run(export_dataset(stores, options, ExportPlace(uri=sys.argv[2]), return_state=True))
+out = ExportPlace(**json.loads(sys.argv[2]))
+state = asyncio.run(export_dataset(stores, options, out, return_state=True))
 print(state.type.value, state.message)
 """
 
 
-def test_the_flow_writes_the_same(tmp_path: Path, made: Path, rawseq_env: dict[str, str]) -> None:
-    """`export_dataset` over a real Prefect server: completed, with the rows of the store in its folder."""
+def run_flow(env: dict[str, str], *arguments: str) -> None:
+    """Run `export_dataset` over a real Prefect server: it completes with the rows of the store."""
     done = subprocess.run(
-        [sys.executable, "-c", FLOW, str(made), str(tmp_path / "out")],
-        env=os.environ | rawseq_env,
+        [sys.executable, "-c", FLOW, *arguments],
+        env=os.environ | env,
         cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert "COMPLETED 8 train rows, 0 eval rows in" in done.stdout, done.stderr[-3000:]
-    lines = (tmp_path / "out" / "train" / "part-00000.jsonl").read_text().splitlines()
-    assert len(lines) == 8
+
+
+def test_the_flow_writes_the_same(tmp_path: Path, made: Path, rawseq_env: dict[str, str]) -> None:
+    """Into a folder, and to S3 with the keys of a Prefect block, which are nowhere else."""
+    run_flow(rawseq_env, str(made), json.dumps({"uri": str(tmp_path / "out")}))
+    rows = (tmp_path / "out" / "train" / "part-00000.jsonl").read_bytes()
+    assert len(rows.splitlines()) == 8
+    with start_seaweed(tmp_path / "weed", bucket="exports") as server:
+        place = {"uri": "s3://exports/flow", "endpoint_url": server.http_url, "region": "us-east-1"}
+        block = {"credentials_block": "export-keys"}
+        run_flow(rawseq_env, str(made), json.dumps(place | block), json.dumps(server.credentials))
+        with closing(open_store(StoreSpec(**place), credentials=server.credentials)) as opened:
+            assert opened.get("train/part-00000.jsonl") == rows
+            assert opened.head("manifest.json") is not None
