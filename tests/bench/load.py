@@ -2,7 +2,12 @@
 
 import json
 import math
+import os
+import pickle
 import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -10,6 +15,7 @@ import attrs
 from tasks.spec import ModelSpec, SamplingSpec
 from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.grammar import discover_grammar
+from tasks.tokens.next_turn import Step, Work
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
 from tasks.tokens.vocabulary import load_vocabulary
 from tasks.verdicts import Code
@@ -87,10 +93,48 @@ def records(load: Load, rows: int, first: int = 0) -> list[Record]:
     ]
 
 
+_FOLDER = "RAWSEQ_BENCH_RENDERED"
+
+
+@contextmanager
+def rendered_once() -> Iterator[None]:
+    """Let every client of every round send the same rows, rendered once: it costs more than sending them."""
+    if _FOLDER in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="rawseq-bench-") as folder:
+        os.environ[_FOLDER] = folder
+        try:
+            yield
+        finally:
+            del os.environ[_FOLDER]
+
+
+class _RenderedTalk(Talk):
+    """A batch's conversations; where they lead is kept in a file inside `rendered_once`."""
+
+    name = ""
+
+    def steps(self, works: Sequence[Work]) -> list[Step]:
+        """Return where works lead."""
+        folder = os.environ.get(_FOLDER)
+        if folder is None:
+            return super().steps(works)
+        path = Path(folder) / self.name
+        if path.exists():
+            kept: list[Step] = pickle.loads(path.read_bytes())
+            return kept
+        steps = super().steps(works)
+        path.write_bytes(pickle.dumps(steps))
+        return steps
+
+
 def batch_turns(load: Load, rows: int, first: int = 0) -> Talk:
     """Return the conversations of a batch, as a run makes them."""
     vocabulary = load_vocabulary(MODEL)
     grammar = discover_grammar(vocabulary)
     resolved = resolve_sampling(SamplingSpec(max_new_tokens=1 << 16), vocabulary, grammar)
     conversations = plan_conversations(records(load, rows, first), "each", 1)
-    return Talk(conversations, vocabulary, grammar, resolved, LengthLimits(1 << 20, None, None))
+    talk = _RenderedTalk(conversations, vocabulary, grammar, resolved, LengthLimits(1 << 20, None, None))
+    talk.name = f"{load.prompt}-{first}-{rows}"
+    return talk

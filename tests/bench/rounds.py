@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import httpx
 
-from tests.bench.load import Load
+from tests.bench.load import Load, rendered_once
 
 ROOT = Path(__file__).parents[2]
 STUB_SHARE = 0.8
@@ -93,7 +93,7 @@ def one(case: Case, load: Load, url: str) -> dict[str, Any]:
 def interleaved(cases: Sequence[Case], load: Load, rounds: int) -> dict[str, list[dict[str, Any]]]:
     """Run every case once per round, in turn, against one stub; return the figures of each by label."""
     figures: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
-    with stub(load) as url:
+    with rendered_once(), stub(load) as url:
         for number in range(rounds):
             for case in cases if number % 2 == 0 else reversed(cases):
                 if number >= case.rounds:
