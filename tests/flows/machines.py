@@ -90,7 +90,7 @@ def wait_for(what: str, look: Callable[[], T | None]) -> T:
 
 def register(env: Mapping[str, str]) -> None:
     """Register the deployments, as a person does once."""
-    subprocess.run([sys.executable, *REGISTER], env=env, check=True, timeout=240)
+    subprocess.run([sys.executable, *REGISTER], env=env, check=True, timeout=600)
 
 
 def ready(api: str, name: str) -> bool | None:
