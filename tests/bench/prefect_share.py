@@ -219,7 +219,7 @@ def listening(api: str) -> psutil.Process:
 
 
 def measure(
-    batches: int, rows: int, ids: int, rounds: int, api: str | None = None, *, defaults: bool = False
+    batches: int, rows: int, ids: int, rounds: int = 1, api: str | None = None, *, defaults: bool = False
 ) -> dict[str, Any]:
     """Return the figures of one measurement; `defaults`: the server writes as Prefect sets it up."""
     with surroundings(ids, api, {} if defaults else SERVER_SETTINGS) as (url, server, folder):
