@@ -11,6 +11,15 @@ PATIENCE_SECONDS = (2, 4, 8, 16, 32)
 """SQLite under Prefect is locked for moments and then answers 503; Prefect's own clients wait as well."""
 
 
+class RefusedError(Exception):
+    """Prefect's API answers with an error: its status and text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"HTTP {status}: {text[:500]}")
+        self.status = status
+        self.text = text
+
+
 def ask(api: str, path: str, body: Any = None, *, method: str | None = None, auth: str | None = None) -> Any:
     """GET, or POST a body (or `method`); return the answer's JSON, None when it is empty.
 
@@ -20,6 +29,9 @@ def ask(api: str, path: str, body: Any = None, *, method: str | None = None, aut
         body: JSON-able.
         method: instead of GET or POST.
         auth: `user:password`.
+
+    Raises:
+        RefusedError: the answer is an error.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
@@ -29,16 +41,20 @@ def ask(api: str, path: str, body: Any = None, *, method: str | None = None, aut
     for seconds in PATIENCE_SECONDS:
         try:
             return _answer(request)
-        except urllib.error.HTTPError as error:
-            if error.code != 503:
+        except RefusedError as error:
+            if error.status != 503:
                 raise
             time.sleep(seconds)
     return _answer(request)
 
 
 def _answer(request: urllib.request.Request) -> Any:
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read()
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:  # kept by whoever looks at it, its socket would stay open until a collection
+            raise RefusedError(error.code, error.read().decode()) from None
     return json.loads(text) if text else None
 
 

@@ -4,13 +4,13 @@ import json
 import sqlite3
 import subprocess
 import sys
-import urllib.error
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.browser.conftest import Up, start_up, stop_up, until
+from tests.prefect_api import RefusedError
 
 
 def listening(process: psutil.Process) -> set[str]:
@@ -42,9 +42,9 @@ def test_a_stack_from_start_to_ctrl_c(tmp_path: Path) -> None:
         assert second.returncode == 0, second.stderr
         assert f"already running as process {started.process.pid}" in second.stderr
         assert json.loads(second.stdout) == started.addresses
-        with pytest.raises(urllib.error.HTTPError) as refused:
+        with pytest.raises(RefusedError) as refused:
             started.ask("flow_runs/filter", {})
-        assert refused.value.code == 401
+        assert refused.value.status == 401
         up = Up(started.addresses, started.process, started.folder, auth)
         stack = psutil.Process(started.process.pid)
         assert listening(stack) == {"127.0.0.1"}

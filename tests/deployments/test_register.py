@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from deployments.automations import MOST_RESUMES, pending_runs_crash, register_automations
 from deployments.register import PREFECT_FILE
 from tasks.spec import JobSpec
-from tests.prefect_api import ask
+from tests.prefect_api import RefusedError, ask
 
 LEAST: dict[str, Any] = {
     "name": "t",
@@ -144,10 +143,10 @@ def test_a_wrong_value_starts_no_run(
 ) -> None:
     """The server refuses it before a run exists, and says where; a secret is thus never stored."""
     path = f"deployments/{registered['generate-dataset']['id']}/create_flow_run"
-    with pytest.raises(urllib.error.HTTPError) as caught:
+    with pytest.raises(RefusedError) as caught:
         ask(prefect_api, path, {"parameters": {"job": merged(LEAST, changed)}})
-    assert caught.value.code == 409
-    assert named.rpartition(".")[2] in caught.value.read().decode()
+    assert caught.value.status == 409
+    assert named.rpartition(".")[2] in caught.value.text
 
 
 @pytest.mark.parametrize(
