@@ -16,6 +16,7 @@ from uuid import UUID
 import orjson
 from prefect import get_client, get_run_logger, runtime
 from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, acreate_table_artifact
+from prefect.client.base import ServerType
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.filters import (
@@ -164,6 +165,8 @@ async def _retry_link(client: PrefectClient, run: Run, numbers: Sequence[int]) -
     page = url_for("deployment", found[0].id) if found else None
     if page is None:
         return None
+    if client.server_type != ServerType.CLOUD:  # url_for leads to the old UI, whose form is another one
+        page = page.replace("/deployments/", "/v2/deployments/")
     batches = list(numbers) if len(numbers) <= FAILED_SHOWN else []  # none named: all without a receipt
     parameters = {"job": run.spec.model_dump(mode="json", exclude_defaults=True), "batches": batches}
     return f"{page}/run?parameters={quote(orjson.dumps(parameters).decode())}"

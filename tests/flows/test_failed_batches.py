@@ -92,7 +92,7 @@ def _shown_in_table(api: str, run: str, deployment: str) -> str:
     (command,) = [line.strip() for line in words.splitlines() if line.strip().startswith("rawseq retry")]
     assert command.endswith("--batches 1")
     link = urllib.parse.urlsplit(words.split("](")[1].rstrip(")"))
-    assert link.path == f"/deployments/deployment/{deployment}/run"
+    assert link.path == f"/v2/deployments/deployment/{deployment}/run"
     filled = json.loads(urllib.parse.parse_qs(link.query)["parameters"][0])
     assert (filled["batches"], filled["job"]["name"]) == ([1], "one-fails")
     return command
