@@ -23,6 +23,7 @@ from flows.retry import retry_batches
 from tasks.maintaining import AWAY, BUSY, FIT, RESTARTED, UNFIT, Tended, problem_of, report_of, summary_of
 from tasks.serving.process import find_server
 from tasks.spec import JobSpec
+from tests.flows.prefect_reads import until
 from tests.tasks.serving.embedded import Nursery, prompt
 
 PARSER = ("--reasoning-parser", "qwen3")
@@ -86,6 +87,20 @@ def last_report(api: str) -> str:
     return str(artifact["data"])
 
 
+def restarts_told(api: str, url: str, least: int = 1) -> list[dict[str, Any]]:
+    """Return the events of restarts of a server, when there are at least so many."""
+    wanted = {"filter": {"event": {"name": ["rawseq.server.restarted"]}}}
+    found: list[dict[str, Any]] = []
+
+    def there() -> bool:
+        events = post(api, "events/filter", wanted)["events"]
+        found[:] = [event for event in events if event["resource"]["prefect.resource.name"] == url]
+        return len(found) >= least
+
+    until(there)
+    return found
+
+
 def test_a_schedule_switches_parsers_off(
     nursery: Nursery, maintain: Maintain, prefect_api: str, tmp_path: Path
 ) -> None:
@@ -99,6 +114,9 @@ def test_a_schedule_switches_parsers_off(
     assert f"| {plain.url} | fit | 0.5.23 | probe: faithful" in report
     assert "before  " in report
     assert len(list((tmp_path / "store" / "server-locks").rglob("*.json"))) == 1
+    (told,) = restarts_told(prefect_api, with_parser.url)  # what the automation of register waits for
+    assert "without --reasoning-parser" in told["payload"]["evidence"]
+    assert restarts_told(prefect_api, plain.url, least=0) == []
     again = maintain(with_parser.url, plain.url, store=True, restart="local")
     assert again == {"name": "Completed", "message": "2 fit"}
 
