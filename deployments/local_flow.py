@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from rich.console import Console
@@ -23,6 +23,10 @@ from tasks.errors import RawseqError, SurroundingsError
 from tasks.report import Summary
 from tasks.run import OBSERVER, Run
 from tasks.spec import JobSpec, StoreSpec
+
+SERVER_START_SECONDS: Final = 150
+"""How long Prefect's temporary server may take to answer: on its first start it migrates an empty database, a
+few seconds on a quiet machine; Prefect's own 20 seconds were not enough on a busy one."""
 
 
 class FlowFailedError(RawseqError):
@@ -38,6 +42,7 @@ def quiet_prefect(console: Console) -> None:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", str(SERVER_START_SECONDS))
     for name, value in SERVER_SETTINGS.items():  # of the server that Prefect starts when there is none
         os.environ.setdefault(name, value)
 
