@@ -1,7 +1,10 @@
 """Start, fail, retry, copy and cancel a run, as a person does it in Prefect's UI."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from deployments.presets import STANDIN_MODEL
+from deployments.seaweed import start_seaweed
 from deployments.standin.launch import Standin, start_standin
 from tasks.spec import JobSpec
 from tests.browser.conftest import Shot, Up, until
 from tests.jobs import opened, write_prompts
+from tests.tasks.storage.fault_proxy import Fault, FaultProxy
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -62,10 +67,12 @@ def switch(standin: Standin, **faults: Any) -> None:
     urllib.request.urlopen(request, timeout=30).close()
 
 
-def submit(page: "Page", up: Up) -> str:
-    """Press Submit on the run form that is open; return the id of the run."""
+def submit(page: "Page", up: Up, name: str = "", shot: Shot | None = None) -> str:
+    """Press Submit on the run form that is open, a picture of it kept; return the id of the run."""
     before = up.runs()
     page.get_by_label("Tokenizer").wait_for()
+    if shot is not None:
+        shot(page, name)
     page.get_by_role("button", name="Submit").click()
     until(lambda: bool(up.runs() - before), lambda: "expected a new run, found none")
     (run_id,) = up.runs() - before
@@ -214,3 +221,52 @@ def test_cancel_stops_and_a_later_run_resumes(up: Up, page: "Page", shot: Shot, 
     finally:
         standin.end()
     assert opened(tmp_path / "out").get("dataset.json")
+
+
+def save_keys(up: Up, credentials: dict[str, str]) -> None:
+    """Put S3 keys into a Secret block of the stack."""
+    save = "import sys; from prefect.blocks.system import Secret; Secret(value=sys.argv[1]).save('s3')"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    subprocess.run(
+        [sys.executable, "-c", save, json.dumps(credentials)],
+        env=env | {"PREFECT_API_URL": up.addresses["api"]},
+        check=True,
+        timeout=240,
+    )
+
+
+def test_the_link_of_failed_batches_opens_a_filled_form(
+    up: Up, page: "Page", shot: Shot, tmp_path: Path
+) -> None:
+    """The table of failed batches, its link, the form of retry-batches with them, Submit: all is made."""
+    refused = Fault("error", path="receipts/000003", times=10**6, code="InternalError", status=500)
+    standin = standin_on(tmp_path)
+    with (
+        start_seaweed(tmp_path / "s3", bucket="rawseq") as seaweed,
+        FaultProxy(seaweed.port, refused) as proxy,
+    ):
+        try:
+            save_keys(up, seaweed.credentials)
+            store = {"uri": "s3://rawseq/out", "credentials_block": "s3", "region": "us-east-1"}
+            store |= {"endpoint_url": proxy.url, "deadline_seconds": 3}
+            page.goto(up.preset(job_over(standin, tmp_path) | {"store": store}))
+            run_id = submit(page, up)
+            failed = up.wait(run_id, "Failed", "Completed")
+            assert "1 of 8 batches are not committed: 3" in failed["state"]["message"]
+            page.goto(up.page_of(run_id))
+            page.get_by_role("tab", name="Artifacts").click()
+            page.get_by_text(re.compile("^failed-")).first.click()
+            page.get_by_text("1 batches failed.").first.wait_for()
+            shown = page.inner_text("body")
+            assert "receipts/000003" in shown
+            assert "rawseq retry s3://rawseq/out/" in shown
+            shot(page, "failed-batches")
+            link = page.get_by_role("link", name="retry-batches with these batches")
+            page.goto(str(link.get_attribute("href")))
+            again = submit(page, up, "retry-filled", shot)
+            refused.times = 0
+            done = up.wait(again, "Completed", "Failed")
+        finally:
+            standin.end()
+    assert done["parameters"]["batches"] == [3]
+    assert done["state"]["name"] == "Completed", done["state"]
