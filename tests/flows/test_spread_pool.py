@@ -163,7 +163,7 @@ def at_work(where: str, folder: Path, env: dict[str, str], job: dict[str, Any]) 
         yield command
 
 
-@pytest.mark.parametrize("where", ["processes"])
+@pytest.mark.parametrize("where", ["pool", "processes"])
 def test_prefect_is_away_during_a_spread_run(tmp_path: Path, slow: Standin, where: str) -> None:
     """SIGKILL of the server mid-run: batches go on; when it is back, every run ends Completed and is told."""
     port, home, folder = free_port(), tmp_path / "prefect", tmp_path / "machine"
