@@ -5,7 +5,6 @@ are made once and then changed in place, so that ten days leave three artifacts 
 """
 
 import asyncio
-import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,9 +28,10 @@ from prefect.client.schemas.filters import (
 from prefect.utilities.urls import url_for
 
 from tasks.live import REASON_CHARACTERS, ServerBook
-from tasks.report import Summary, number_ranges, verdict_rows
+from tasks.report import Summary, verdict_rows
 from tasks.run import Run, current_run
 from tasks.steps import UNSEEN
+from tasks.storage.retry_command import retry_command
 
 PROGRESS_SECONDS = 5.0
 """Between two updates of the progress artifact: one small PATCH, 172,800 of them in ten days."""
@@ -142,7 +142,7 @@ async def show_failures(failures: Sequence[tuple[int, str]]) -> None:
         for batch, reason in failures[:FAILED_SHOWN]
     ]
     words = [f"**{len(failures)} batches failed.** The others are committed. Make these again:", ""]
-    words.append(f"    rawseq retry {shlex.quote(run.store.uri)} --batches {number_ranges(numbers)}")
+    words.append(f"    {retry_command(run.store.typed, numbers)}")
     try:
         async with get_client() as client:
             link = await _retry_link(client, run, numbers)

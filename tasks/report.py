@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -185,14 +185,3 @@ def verdict_rows(by_verdict: Mapping[str, int]) -> list[dict[str, Any]]:
         {"verdict": code, "kind": kind_of(Code(code)), "rows": count, "share": f"{count / total:.2%}"}
         for code, count in sorted(by_verdict.items(), key=lambda item: order[item[0]])
     ]
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as `retry --batches` takes them: `3,7-9`."""
-    parts: list[tuple[int, int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1] = parts[-1][0], number
-        else:
-            parts.append((number, number))
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -8,10 +8,10 @@ import click
 from deployments.console import output, verdict_table
 from deployments.job_record import job_record
 from deployments.store_argument import Access, opened_store, store_options
-from tasks.storage.audit_report import repair_command
 from tasks.storage.damage import ListedFiles
 from tasks.storage.ledger import Ledger
 from tasks.storage.receipt import Receipt
+from tasks.storage.retry_command import retry_command
 from tasks.storage.store import ObjectStore
 
 
@@ -52,7 +52,7 @@ def describe(store: ObjectStore) -> dict[str, Any]:
         "records_planned": plan.records,
         "rows": dict(totals.rows),
         "tokens": dict(totals.tokens),
-        "damaged": {"batches": damaged, "repair": repair_command(store.uri, damaged) if damaged else None},
+        "damaged": {"batches": damaged, "repair": retry_command(store.typed, damaged) if damaged else None},
     }
 
 

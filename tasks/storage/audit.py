@@ -88,6 +88,7 @@ class _Audit:
         return AuditReport(
             job_id=self._ledger.job_id,
             store=self._store.uri,
+            typed=self._store.typed,
             checks=tuple(self._checks.values()),
             rows=totals.rows,
             batches={"planned": len(plan.batches), "committed": totals.batches},
@@ -135,7 +136,7 @@ class _Audit:
                 yield self._checked(plan, *waiting.popleft())
 
     def _checked(self, plan: Plan, receipt: Receipt, fetched: "Future[Fetched]") -> Receipt:
-        rows = decode_files(self._checks["objects"], receipt, fetched.result(), self._store.uri)
+        rows = decode_files(self._checks["objects"], receipt, fetched.result(), self._store.typed)
         if rows is None:
             self._lost.append(receipt.batch)
             return receipt
@@ -227,7 +228,7 @@ class _Audit:
             return
         first: dict[str, str] = {}
         for receipt in self._ledger.iter_receipts():
-            rows = decode_files(Check("again"), receipt, fetch_files(self._store, receipt), self._store.uri)
+            rows = decode_files(Check("again"), receipt, fetch_files(self._store, receipt), self._store.typed)
             for key, part, _ in rows.parts() if rows else ():
                 for index, row_id in enumerate(part.row_ids):
                     if hash(row_id) & MASK not in suspects:

@@ -6,9 +6,10 @@ from typing import Any, Final
 import orjson
 
 from tasks.errors import DataError
-from tasks.storage.audit_report import Check, repair_command
+from tasks.storage.audit_report import Check
 from tasks.storage.audit_rows import BatchRows
 from tasks.storage.receipt import FOLDERS, FileEntry, Receipt
+from tasks.storage.retry_command import retry_command
 from tasks.storage.shard_reader import decode_frequencies, decode_provenance, decode_rejected, decode_shard
 from tasks.storage.store import ObjectStore, sha256_hex
 
@@ -43,10 +44,10 @@ def decode_files(check: Check, receipt: Receipt, fetched: Fetched, store: str) -
         check: takes the problems.
         receipt: of the batch.
         fetched: what was read of its files.
-        store: the job's prefix, for the command that makes the batch again.
+        store: as `ObjectStore.typed`, for the command that makes the batch again.
     """
     found: dict[str, Any] = {}
-    repair = repair_command(store, [receipt.batch])
+    repair = retry_command(store, [receipt.batch])
     for kind, entry in receipt.files().items():
         data = _checked(check, kind, entry, fetched[kind], repair)
         if data is None:

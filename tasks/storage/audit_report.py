@@ -1,10 +1,11 @@
 """What an audit found: checks, problems, and one line that says whether the data may be trained on."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
+
+from tasks.storage.retry_command import retry_command
 
 _PROBLEMS_SHOWN = 100
 
@@ -71,6 +72,7 @@ class AuditReport:
     Args:
         job_id: the job, "" when job.json cannot be read.
         store: its prefix.
+        typed: as `ObjectStore.typed`, for the command that mends.
         checks: by name, in the order in which they were made.
         rows: totals over the receipts.
         batches: planned and committed.
@@ -81,6 +83,7 @@ class AuditReport:
 
     job_id: str
     store: str
+    typed: str
     checks: tuple[Check, ...]
     rows: Mapping[str, Any]
     batches: Mapping[str, int]
@@ -91,7 +94,7 @@ class AuditReport:
     @property
     def repair(self) -> str:
         """The command that makes every lost batch again, "" when none is lost."""
-        return repair_command(self.store, self.lost) if self.lost else ""
+        return retry_command(self.typed, self.lost) if self.lost else ""
 
     @property
     def trainable(self) -> bool:
@@ -134,20 +137,3 @@ class AuditReport:
             "repair": self.repair,
             "notices": list(self.notices),
         }
-
-
-def repair_command(store: str, batches: Sequence[int]) -> str:
-    """Return the command that makes batches again, e.g. `rawseq retry STORE --batches 3,7-9`.
-
-    Args:
-        store: the job's prefix.
-        batches: at least one.
-    """
-    ranges: list[list[int]] = []
-    for batch in sorted(set(batches)):
-        if ranges and batch == ranges[-1][1] + 1:
-            ranges[-1][1] = batch
-        else:
-            ranges.append([batch, batch])
-    parts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-    return f"rawseq retry {shlex.quote(store)} --batches {','.join(parts)}"

@@ -12,6 +12,7 @@ import attrs
 
 from tasks.errors import SurroundingsError
 from tasks.storage.new_object import NewObject
+from tasks.storage.retry_command import typed_store
 from tasks.storage.store import MissingError, ObjectInfo, check_key
 
 _TEMPORARY = ".tmp-"
@@ -27,6 +28,11 @@ class FolderStore:
     def uri(self) -> str:
         """The folder's path."""
         return str(self.folder)
+
+    @property
+    def typed(self) -> str:
+        """See `ObjectStore.typed`."""
+        return typed_store(self.uri)
 
     def put(self, key: str, data: bytes, *, create_only: bool = False) -> bool:
         """See `ObjectStore.put`. `create_only` is a hard link, which exactly one of several writers wins."""

@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 from tasks.errors import DataError, SurroundingsError
 from tasks.spec import StoreSpec
 from tasks.storage.new_object import NewObject
+from tasks.storage.retry_command import typed_store
 from tasks.storage.s3_client import Modes, make_client, put_arguments, server_time
 from tasks.storage.s3_parts import LARGEST_SINGLE_PUT, PART_BYTES, Content, leftover_uploads, put_parts
 from tasks.storage.s3_retry import Deadline
@@ -46,7 +47,9 @@ class S3Store:
         prefix: str,
         deadline_seconds: float,
         renew: "Callable[[], S3Client] | None" = None,
+        spec: StoreSpec | None = None,
     ) -> None:
+        self._spec = spec
         self._client = client
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
@@ -67,7 +70,7 @@ class S3Store:
         bucket, base = parse_s3_uri(spec.uri)
         path = "/".join(part for part in (base, prefix) if part)
         make = functools.partial(make_client, spec, credentials, ca_bundle)
-        return cls(make(), bucket, path, spec.deadline_seconds, None if credentials else make)
+        return cls(make(), bucket, path, spec.deadline_seconds, None if credentials else make, spec)
 
     def _renew(self) -> bool:
         """Read the AWS chain again, where it was used: a person may have logged in meanwhile."""
@@ -83,6 +86,11 @@ class S3Store:
     def uri(self) -> str:
         """`s3://bucket/prefix`."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def typed(self) -> str:
+        """See `ObjectStore.typed`."""
+        return typed_store(self.uri, self._spec)
 
     def _where(self) -> str:
         return f"{self.uri} at {self._client.meta.endpoint_url}"

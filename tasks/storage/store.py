@@ -56,6 +56,10 @@ class ObjectStore(Protocol):
     def uri(self) -> str:
         """The prefix for people: a path or `s3://bucket/prefix`."""
 
+    @property
+    def typed(self) -> str:
+        """The prefix and the options that reach it, as typed beside a verb in a shell."""
+
     def put(self, key: str, data: bytes, *, create_only: bool = False) -> bool:
         """Store `data` whole and durable; with `create_only` only if absent, else return False."""
 

@@ -1,6 +1,7 @@
 """Verbs open a typed STORE with the keys of a Prefect block: no AWS variable is set anywhere here."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 from deployments.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
 from tasks.spec import StoreSpec
-from tasks.storage.store import open_store
+from tasks.storage.store import find_job, open_store
 from tests.conftest import RUN_SECONDS, free_port
 from tests.jobs import Rawseq, write_job, write_prompts
 from tests.prefect_api import make_block
@@ -20,16 +21,22 @@ KEYS = "store-access"
 
 
 @pytest.fixture(scope="module")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    """A real S3 server with one bucket, which wants keys."""
+def seaweed(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterator[Seaweed]:
+    """A real S3 server with one bucket, which wants keys: they are in a block alone."""
     with start_seaweed(tmp_path_factory.mktemp("s3"), bucket="rawseq") as server:
+        make_block(prefect_api, "secret", KEYS, {"value": json.dumps(server.credentials)})
         yield server
 
 
 @pytest.fixture
-def job(tmp_path: Path, rawseq: Rawseq, prefect_api: str, seaweed: Seaweed, standin: Standin) -> Path:
+def uri(tmp_path: Path) -> str:
+    """Where this test's job goes."""
+    return f"s3://rawseq/{tmp_path.name}"
+
+
+@pytest.fixture
+def job(tmp_path: Path, uri: str, rawseq: Rawseq, seaweed: Seaweed, standin: Standin) -> Path:
     """A finished job whose prompts and store are in a bucket, whose keys are in a block alone."""
-    make_block(prefect_api, "secret", KEYS, {"value": json.dumps(seaweed.credentials)})
     store = StoreSpec(uri="s3://rawseq", endpoint_url=seaweed.http_url, region="us-east-1")
     bucket = open_store(store, credentials=seaweed.credentials)
     bucket.put("p.jsonl", write_prompts(tmp_path / "p.jsonl", 4).read_bytes())
@@ -38,7 +45,7 @@ def job(tmp_path: Path, rawseq: Rawseq, prefect_api: str, seaweed: Seaweed, stan
         tmp_path / "job.yaml",
         standin.url,
         Path("p.jsonl"),
-        "s3://rawseq/out",
+        uri,
         prompts={"sources": ["s3://rawseq/p.jsonl"]},
         sampling={"max_new_tokens": 4},  # so that `continue` has something to do
         policy={"accepted_floor": 0.0},
@@ -50,10 +57,10 @@ def job(tmp_path: Path, rawseq: Rawseq, prefect_api: str, seaweed: Seaweed, stan
 
 
 def test_every_verb_opens_a_store_with_a_block(
-    tmp_path: Path, rawseq: Rawseq, seaweed: Seaweed, job: Path
+    tmp_path: Path, uri: str, rawseq: Rawseq, seaweed: Seaweed, job: Path
 ) -> None:
     """Each ends as over a folder; nothing that a verb says or writes has a key in it."""
-    store = ("s3://rawseq/out", "--endpoint-url", seaweed.http_url, "--credentials-block", KEYS)
+    store = (uri, "--endpoint-url", seaweed.http_url, "--credentials-block", KEYS)
     out = str(tmp_path / "export")
     for arguments in (
         ("render", str(job)),
@@ -71,6 +78,21 @@ def test_every_verb_opens_a_store_with_a_block(
         assert seaweed.credentials["aws_secret_access_key"] not in said
     told = rawseq("verify", *store).answer
     assert told["notices"] == [], "the prompts in the bucket were read with the same keys"
+
+
+def test_the_printed_repair_reaches_the_store(uri: str, rawseq: Rawseq, seaweed: Seaweed, job: Path) -> None:
+    """A shard is lost: what `verify` and `status` print, typed as it stands, makes the store whole again."""
+    store = (uri, "--endpoint-url", seaweed.http_url, "--credentials-block", KEYS)
+    spec = StoreSpec(uri=uri, endpoint_url=seaweed.http_url, region="us-east-1")
+    opened = find_job(spec, credentials=seaweed.credentials)
+    opened.delete(next(opened.list("shards/")).key)
+    opened.close()
+    repair = rawseq("verify", *store).answer["repair"]
+    assert repair == rawseq("status", *store).answer["damaged"]["repair"]
+    assert shlex.split(repair)[3:7] == list(store[1:])
+    again = rawseq(*shlex.split(repair)[1:])
+    assert again.status == 0, again.stderr
+    assert rawseq("verify", *store).status == 0
 
 
 def test_what_is_told_when_the_keys_are_not_there(rawseq: Rawseq, seaweed: Seaweed) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from deployments.verbs.retry import batch_numbers
 from tasks.live import LAST, SHOWN, BatchBook
-from tasks.report import Progress, number_ranges
+from tasks.report import Progress
+from tasks.storage.retry_command import number_ranges
 
 
 def test_the_batch_table_is_bounded() -> None:
