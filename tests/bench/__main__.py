@@ -52,7 +52,8 @@ def origin(results: dict[str, Any]) -> str:
         f"{facts['cores']} cores ({facts['machine']}, {facts['system']}), Python {facts['python']}, "
         f"{versions}. "
         "Medians of interleaved rounds. Only ratios within one table carry over to another machine. "
-        "What each bench does: [README.md](README.md); what was tried: [profiles.md](profiles.md)."
+        "What each bench does: [README.md](README.md); what was tried: [profiles.md](profiles.md); "
+        "longer runs and another machine: [by_hand.md](by_hand.md), [ledger.md](ledger.md)."
     )
 
 
