@@ -41,7 +41,7 @@ def measure(short: int, long: int, api: str | None = None) -> dict[str, Any]:
 def _figures(made: dict[str, Any], rows: int) -> dict[str, Any]:
     times, curve, cpu = made["times"], made["curve"], made["cpu"]
     seconds = times["made"] - times["ensured"]
-    late = [each for each in curve if each["rows"] >= rows / 5]
+    late = [each for each in curve if each["rows"] >= rows / 2]  # render processes have started by then
     slope = np.polyfit([e["rows"] for e in late], [e["rss_mb"] for e in late], 1)[0] if len(late) > 2 else 0.0
     return {
         "rows": rows,

@@ -42,7 +42,7 @@ class Section:
 
 
 def _hot_path(quick: bool) -> Any:
-    return hot_path.measure(40, 1, Load(), (16,)) if quick else hot_path.measure(2000, 5, Load())
+    return hot_path.measure(40, 1, Load(), (16,)) if quick else hot_path.measure(4000, 5, Load())
 
 
 def _schedule(quick: bool) -> Any:
@@ -91,7 +91,7 @@ def _startup(quick: bool) -> Any:
 
 
 def _scale(quick: bool) -> Any:
-    return scale.measure(100, 50) if quick else scale.measure(40_000, 4_000)
+    return scale.measure(100, 50) if quick else scale.measure(200_000, 20_000)
 
 
 def _ledger(quick: bool) -> Any:
