@@ -42,7 +42,8 @@ def _figures(made: dict[str, Any], rows: int) -> dict[str, Any]:
     times, curve, cpu = made["times"], made["curve"], made["cpu"]
     seconds = times["made"] - times["ensured"]
     late = [each for each in curve if each["rows"] >= rows / 2]  # render processes have started by then
-    slope = np.polyfit([e["rows"] for e in late], [e["rss_mb"] for e in late], 1)[0] if len(late) > 2 else 0.0
+    numbers = [each["rows"] for each in late]
+    slope = np.polyfit(numbers, [e["rss_mb"] for e in late], 1)[0] if len({*numbers}) > 2 else 0.0
     return {
         "rows": rows,
         "plan_seconds": times["planned"] - times["open"],
