@@ -36,7 +36,7 @@ def test_prefect_share_runs_at_tiny_size(rawseq_env: dict[str, str], prefect_api
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=480,  # beside other work
     )
     assert done.returncode == 0, done.stderr[-3000:]
     figures = json.loads(done.stdout)
