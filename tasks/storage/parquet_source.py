@@ -50,7 +50,10 @@ def _rows(file: pq.ParquetFile, first: int) -> Iterator[tuple[int, dict[str, obj
             groups.append(group)
         start += rows
     row = first - skip
-    for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups) if groups else ():
+    if not groups:
+        return
+    # In this thread alone, as `shard_reader` reads.
+    for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, use_threads=False):
         if row + batch.num_rows <= first:
             row += batch.num_rows
             continue

@@ -126,10 +126,10 @@ def peek_file(
         with pq.ParquetFile(StoredFile(store, entry.key, entry.bytes)) as file:
             check_columns(file.schema_arrow, schema, where)
             for group in range(file.num_row_groups):
-                names = file.read_row_group(group, NAMES)
+                names = file.read_row_group(group, NAMES, use_threads=False)  # see shard_reader
                 rows = picks(*(names[name].to_pylist() for name in NAMES))
                 if rows:
-                    yield file.read_row_group(group).take(rows)
+                    yield file.read_row_group(group, use_threads=False).take(rows)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{where}: expected a Parquet file, got {error}") from error
 

@@ -1,7 +1,10 @@
 """Shard bytes: equal rows give equal bytes, what goes in comes out, what is not the schema is refused."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -161,3 +164,20 @@ def test_other_bytes_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         decode_shard(data, "shards/x.parquet")
     assert str(caught.value).startswith("shards/x.parquet")
+
+
+READ_AND_EXIT = """
+import sys
+from pathlib import Path
+from tasks.storage.shard_reader import decode_shard
+decode_shard(Path(sys.argv[1]).read_bytes())
+sys.exit(1)
+"""
+
+
+def test_reading_a_shard_leaves_the_exit_status_alone(tmp_path: Path) -> None:
+    """A thread of pyarrow's that still held Python's bytes at the end aborted two of three such processes."""
+    shard = tmp_path / "s.parquet"
+    shard.write_bytes(encode_shard(batch_of([([1, 2], [3], True)] * 6)))
+    command = [sys.executable, "-c", READ_AND_EXIT, str(shard)]
+    assert [subprocess.run(command, check=False).returncode for _ in range(6)] == [1] * 6
