@@ -44,27 +44,12 @@ def _tagged(tag: str) -> dict[str, str | list[str]]:
 
 def silent_runs_crash() -> AutomationCore:
     """A flow run whose heartbeat stops becomes Crashed: its host or process died, and nobody said so."""
-    return AutomationCore(
-        name="rawseq: silent runs become Crashed",
-        description=f"No heartbeat and no other event of a flow run for {SILENT_SECONDS} s.",
-        trigger=EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
-            expect={RUNS},
-            match={"prefect.resource.id": RUNS},
-            match_related=_tagged("rawseq"),
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=SILENT_SECONDS),
-        ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED,
-                name="Crashed",
-                force=False,
-                message=f"no sign of life for {SILENT_SECONDS} s: it was killed",
-            )
-        ],
+    return _crash_after(
+        "prefect.flow-run.heartbeat",
+        SILENT_SECONDS,
+        "rawseq: silent runs become Crashed",
+        f"No heartbeat and no other event of a flow run for {SILENT_SECONDS} s.",
+        "it was killed",
     )
 
 
@@ -74,11 +59,22 @@ def pending_runs_crash(seconds: int = PENDING_SECONDS) -> AutomationCore:
     Args:
         seconds: how long it may be Pending.
     """
+    return _crash_after(
+        "prefect.flow-run.Pending",
+        seconds,
+        "rawseq: runs that never begin become Crashed",
+        f"Taken by a worker, and nothing more for {seconds} s.",
+        "its worker died before it began",
+    )
+
+
+def _crash_after(event: str, seconds: int, name: str, description: str, cause: str) -> AutomationCore:
+    """A flow run of which nothing is heard for so long after an event becomes Crashed."""
     return AutomationCore(
-        name="rawseq: runs that never begin become Crashed",
-        description=f"Taken by a worker, and nothing more for {seconds} s.",
+        name=name,
+        description=description,
         trigger=EventTrigger(
-            after={"prefect.flow-run.Pending"},
+            after={event},
             expect={RUNS},
             match={"prefect.resource.id": RUNS},
             match_related=_tagged("rawseq"),
@@ -92,7 +88,7 @@ def pending_runs_crash(seconds: int = PENDING_SECONDS) -> AutomationCore:
                 state=StateType.CRASHED,
                 name="Crashed",
                 force=False,
-                message=f"no sign of life for {seconds} s: its worker died before it began",
+                message=f"no sign of life for {seconds} s: {cause}",
             )
         ],
     )
