@@ -257,9 +257,11 @@ class Journal:
 
 
 def disk_bytes(root: Path) -> int:
-    """Return how many bytes the journals below `root` take; files that vanish meanwhile count nothing."""
+    """Return how many bytes the journals below `root` take; what vanishes meanwhile counts nothing."""
     total = 0
-    for path in root.glob("*/*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
+    for folder in os.listdir(root) if root.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / folder) as parts:
+            for part in parts:
+                with contextlib.suppress(FileNotFoundError):
+                    total += part.stat().st_size
     return total

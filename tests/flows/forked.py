@@ -7,6 +7,7 @@ A command may be given a `Fault`: its n-th write or sync of certain files kills 
 import errno
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -146,6 +147,7 @@ def _start(argv: list[str], log: str, out: str, env: dict[str, str], fault: list
     except BaseException:
         traceback.print_exc()
     finally:
+        logging.shutdown()  # as an interpreter's end does: what Prefect has still to send of the log goes out
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status if isinstance(status, int) else 0)

@@ -2,8 +2,10 @@
 
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 LAG_SECONDS = 120.0
@@ -11,11 +13,18 @@ LAG_SECONDS = 120.0
 
 
 def ask(api: str, path: str, body: Any = None) -> Any:
-    """GET, or POST a body; return the answer's JSON."""
+    """GET, or POST a body; return the answer's JSON. A 503 (its database was busy) is asked again."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{api}/{path}", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.loads(answer.read())
+    deadline = time.monotonic() + LAG_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as refused:
+            if refused.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)  # polling a server that is busy, not synchronising with it
 
 
 def runs_of(api: str, job: str) -> list[dict[str, Any]]:

@@ -41,7 +41,9 @@ def test_the_disk_refuses(
     assert len(names) == 16
     begun = prompts_started(standin.url)
     wasted = sum(begun[key] for key in names.values()) - len(names)
-    assert wasted <= (16 if "/journals/" in fault.path else 0)  # what was not written; else nothing
+    assert wasted <= (
+        16 if "/journals/" in fault.path else 4
+    )  # what was not written; else what was in flight
     assert rawseq("verify", str(tmp_path / "out")).answer["trainable"] is True
 
 

@@ -201,8 +201,9 @@ async def test_a_tokenizer_that_changed_meanwhile_is_refused(tmp_path: Path) -> 
 
 
 def children() -> list[psutil.Process]:
-    """Return the processes of the pools of this process."""
-    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    """Return the living processes of the pools of this process."""
+    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
 
 
 @pytest.mark.parametrize("how", ["kill", "interrupt"])

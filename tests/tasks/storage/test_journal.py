@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from tasks.records import Completion, as_ids
 from tasks.storage import journal_writer
 from tasks.storage.batch import Batch, Span
 from tasks.storage.frames import completion_frame, decode_completion
-from tasks.storage.journal import Journal
+from tasks.storage.journal import Journal, disk_bytes
 from tasks.storage.journal_sweep import sweep_journals
 
 BATCH = Batch(3, 30, 40, "f" * 64, (Span("s", 1, 10, 0),))
@@ -337,3 +339,28 @@ def test_journals_of_committed_generations_are_swept(tmp_path: Path) -> None:
     assert sweep_journals(tmp_path, "job", batches, {3: 1}) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000003.g2", "000009", "home"]
     assert sweep_journals(tmp_path / "none", "job", batches, {3: 1}) == 0
+
+
+def test_journals_are_measured_while_others_remove_theirs(tmp_path: Path) -> None:
+    """A folder that vanishes between two looks counts nothing and stops nothing."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "a.journal").write_bytes(b"12345")
+    over = threading.Event()
+
+    def come_and_go(name: str) -> None:
+        while not over.is_set():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "part").touch()
+            (tmp_path / name / "part").unlink()
+            (tmp_path / name).rmdir()
+
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(come_and_go, f"batch{number}") for number in range(2)]
+        try:
+            assert {disk_bytes(tmp_path) for _ in range(3000)} == {5}
+        finally:
+            over.set()
+        for other in others:
+            other.result()
+    assert disk_bytes(tmp_path / "absent") == 0
