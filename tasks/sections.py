@@ -227,7 +227,7 @@ class PolicySpec(Section):
 class BatchSpec(Section):
     """The unit of retry, checkpoint and commit."""
 
-    rows: int = field(1000, "Source records per batch.", 0, ge=1, le=100_000)
+    rows: int = field(2000, "Source records per batch.", 0, ge=1, le=100_000)
     in_flight: int | None = field(
         None, "Rows in flight per server at first; empty: what the server says it runs.", 1, ge=1, le=65_536
     )

@@ -1,6 +1,7 @@
 """Attempts at rows: how one is made, and what becomes of the row by how it ends."""
 
 import asyncio
+import itertools
 import time
 import uuid
 from collections.abc import Callable
@@ -47,6 +48,8 @@ class Attempts:
         self._fill, self._fail = fill, fail
         self._limbo: dict[str, list[Row]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        mine = uuid.uuid4().hex[:20]  # a UUID of its own for each attempt is a system call a row
+        self._rids = (f"{mine}{number:012x}" for number in itertools.count())
         self.finished = self.unsent = self.prompt_tokens = self.output_tokens = 0
 
     def launch(self, server: Server, row: Row) -> None:
@@ -54,7 +57,7 @@ class Attempts:
         if row.attempts >= self._max_attempts:
             self._end_unsent(row, Code.POISON, f"{row.attempts} attempts failed in earlier runs")
             return
-        flight = Flight(uuid.uuid4().hex, row, row.request.max_new_tokens, time.monotonic())
+        flight = Flight(next(self._rids), row, row.request.max_new_tokens, time.monotonic())
         row.tries += 1
         server.flights[flight.rid] = flight
         flight.task = asyncio.get_running_loop().create_task(self._attempt(server, flight))

@@ -27,7 +27,7 @@ from tasks.tokens.vocabulary import load_vocabulary
 from tests.bench.load import MODEL, Load, batch_turns
 from tests.tasks.tokens.talk import Talk
 
-BATCH_ROWS = 1000
+BATCH_ROWS = 2000
 """Rows of a lane: the default batch."""
 
 

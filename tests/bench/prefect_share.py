@@ -5,7 +5,7 @@ small as it can get: with a model behind it, Prefect's share of the wall time on
 steps of a batch cost without their work is measured beside it, with the same options, many at once as in the
 flow. Wall time: the same flow with its steps as plain functions, in turns with the real one.
 
-Run: python -m tests.bench.prefect_share [--batches 5] [--rows 1000] [--ids 2048] [--rounds 3] [--defaults]
+Run: python -m tests.bench.prefect_share [--batches 5] [--rows 2000] [--ids 2048] [--rounds 3] [--defaults]
 """
 
 import argparse
@@ -133,7 +133,7 @@ async def empty_steps(batches: int) -> None:
     async def nothing() -> None:
         return None
 
-    steps = [task(name=name, task_run_name=f"{name} 000000 [0,1000)", **STEP)(nothing) for name in STEPS]
+    steps = [task(name=name, task_run_name=f"{name} 000000 [0,2000)", **STEP)(nothing) for name in STEPS]
 
     async def chain() -> None:
         for step in steps:
@@ -236,7 +236,7 @@ def measure(
 def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("batches", 5), ("rows", 1000), ("ids", 2048), ("rounds", 3)):
+    for name, default in (("batches", 5), ("rows", 2000), ("ids", 2048), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--api", help="of a Prefect server on this machine that nobody else uses")
     parser.add_argument("--defaults", action="store_true", help="the server writes as Prefect sets it up")

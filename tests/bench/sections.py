@@ -108,7 +108,7 @@ def _audit(quick: bool) -> Any:
 
 
 def _share(quick: bool) -> Any:
-    return prefect_share.measure(1, 5, 20) if quick else prefect_share.measure(8, 1000, 1000)
+    return prefect_share.measure(1, 5, 20) if quick else prefect_share.measure(6, 2000, 1000)
 
 
 def _show_share(figures: Any) -> str:
