@@ -20,7 +20,7 @@ from tasks.serving.fleet import Fleet
 from tasks.serving.settings import FleetSettings
 from tasks.storage.batch import Batch, Batches
 from tasks.storage.journal import Journal
-from tasks.storage.journal_sweep import sweep_journals
+from tasks.storage.journal_folder import sweep_journals
 from tasks.storage.noted_servers import note_server
 from tasks.storage.receipt import unit_name
 from tasks.storage.server_lock import server_locks

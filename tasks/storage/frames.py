@@ -1,5 +1,6 @@
-"""The journal's frames: bytes ⇄ headers and ids (pure). Layout in the schema page."""
+"""The journal's frames: bytes ⇄ headers and ids. Layout in the schema page."""
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ _PREFIX: Final = struct.Struct("<II")  # body length, crc32 of the body
 _HEADER: Final = struct.Struct("<I")  # header length
 LARGEST_BODY_BYTES: Final = 2**30
 """A longer frame is a torn or foreign length field: 128 million ids do not come in one row."""
+
+_PIECE_BYTES: Final = 5 * 1024
+"""Above it zlib lets go of the GIL: for a row's few microseconds of work that hands it back and forth between
+threads, which costs ten times what the checksum does (`tests/bench/profiles.md`).
+"""
 
 
 @attrs.frozen(slots=True)
@@ -36,18 +42,22 @@ class Entry:
     stop: int
 
 
-def encode_frame(header: dict[str, Any], inputs: Ids | None = None, outputs: Ids | None = None) -> bytes:
-    """Return one frame; ids are stored little-endian."""
+def checksum(data: bytes | memoryview, before: int = 0) -> int:
+    """Return the crc32 of bytes that follow others whose crc32 is `before`."""
+    for start in range(0, len(data), _PIECE_BYTES):
+        before = zlib.crc32(data[start : start + _PIECE_BYTES], before)
+    return before
+
+
+def encode_frame(header: dict[str, Any], *ids: Ids) -> bytes:
+    """Return one frame; ids, the prompt's before the output's, are stored little-endian."""
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    body = b"".join(
-        (
-            _HEADER.pack(len(text)),
-            text,
-            b"" if inputs is None else inputs.astype("<i4", copy=False).tobytes(),
-            b"" if outputs is None else outputs.astype("<i4", copy=False).tobytes(),
-        )
-    )
-    return _PREFIX.pack(len(body), zlib.crc32(body)) + body
+    body: list[bytes | memoryview] = [_HEADER.pack(len(text)) + text]
+    body += [np.ascontiguousarray(part, "<i4").data.cast("B") for part in ids if part.size]
+    length = crc = 0
+    for piece in body:
+        length, crc = length + len(piece), checksum(piece, crc)
+    return b"".join((_PREFIX.pack(length, crc), *body))
 
 
 def completion_frame(completion: Completion) -> bytes:
@@ -105,6 +115,26 @@ def decode_completion(body: bytes | memoryview) -> Completion:
     )
 
 
+def decode_frame(frame: memoryview) -> Completion:
+    """Return the row of a frame without its length: checksum and body. Its ids are read-only views of it.
+
+    Raises:
+        ValueError: its bytes are not what was written.
+    """
+    if checksum(frame[4:]).to_bytes(4, "little") != frame[:4]:
+        raise ValueError("the checksum is another")
+    return decode_completion(frame[4:])
+
+
+def read_whole(descriptor: int) -> memoryview:
+    """Return a file's bytes, read only."""
+    view = np.empty(os.fstat(descriptor).st_size, np.uint8).data
+    done = 0
+    while done < len(view) and (more := os.preadv(descriptor, [view[done:]], done)):
+        done += more
+    return view[:done].toreadonly()
+
+
 def read_frames(file: BinaryIO) -> Iterator[Frame]:
     """Yield the good frames of a file from its start; a torn or corrupt frame ends it.
 
@@ -118,7 +148,7 @@ def read_frames(file: BinaryIO) -> Iterator[Frame]:
         if length > LARGEST_BODY_BYTES:
             return
         body = file.read(length)
-        if len(body) != length or zlib.crc32(body) != crc:
+        if len(body) != length or checksum(body) != crc:
             return
         try:
             header, _ = decode_body(body)

@@ -8,7 +8,6 @@ memory: per row a part and a byte range.
 import contextlib
 import logging
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,15 @@ from tasks.spec import SCHEMA_VERSION
 from tasks.storage.batch import Batch
 from tasks.storage.folder_lock import take_folder
 from tasks.storage.folder_store import disk_advice
-from tasks.storage.frames import MAGIC, Entry, completion_frame, decode_completion, encode_frame, read_frames
+from tasks.storage.frames import (
+    MAGIC,
+    Entry,
+    completion_frame,
+    decode_frame,
+    encode_frame,
+    read_frames,
+    read_whole,
+)
 from tasks.storage.journal_writer import WRITER, OpenPart
 
 _LOG = logging.getLogger("rawseq.journal")
@@ -191,12 +198,14 @@ class Journal:
             self.flush()
         descriptor = self._reader(entry.part)
         frame = os.pread(descriptor, entry.stop - entry.start + 4, entry.start - 4)
-        body = memoryview(frame)[4:]
-        if len(body) != entry.stop - entry.start or zlib.crc32(body).to_bytes(4, "little") != frame[:4]:
-            raise DataError(
-                f"{self._paths[entry.part]}: row {row_id}: its bytes changed since they were written"
-            )
-        return decode_completion(body)
+        return self._decoded(row_id, entry.part, memoryview(frame))
+
+    def _decoded(self, row_id: str, part: int, frame: memoryview) -> Completion:
+        try:
+            return decode_frame(frame)
+        except ValueError:
+            where = f"{self._paths[part]}: row {row_id}"
+            raise DataError(f"{where}: its bytes changed since they were written") from None
 
     def _reader(self, part: int) -> int:
         if part not in self._readers:
@@ -204,8 +213,20 @@ class Journal:
         return self._readers[part]
 
     def completions(self, row_ids: Iterable[str]) -> Iterator[Completion]:
-        """Yield the rows in the order asked for; `KeyError` at one that is not finished."""
-        return map(self.get, row_ids)
+        """Yield the rows in the order asked for; `KeyError` at one that is not finished.
+
+        Each part is read as a whole, once, and is in memory as long as one of its rows is.
+
+        Raises:
+            DataError: a row's bytes are not what was written.
+        """
+        self.flush()
+        parts: dict[int, memoryview] = {}
+        for row_id in row_ids:
+            entry = self._index[row_id]
+            if entry.part not in parts:
+                parts[entry.part] = read_whole(self._reader(entry.part))
+            yield self._decoded(row_id, entry.part, parts[entry.part][entry.start - 4 : entry.stop])
 
     def flush(self) -> None:
         """Return when all that was appended is on disk.
@@ -254,14 +275,3 @@ class Journal:
         self.close()
         with contextlib.suppress(OSError):  # a foreign part lies there, or another process has just come
             self._folder.rmdir()
-
-
-def disk_bytes(root: Path) -> int:
-    """Return how many bytes the journals below `root` take; what vanishes meanwhile counts nothing."""
-    total = 0
-    for folder in os.listdir(root) if root.is_dir() else ():
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / folder) as parts:
-            for part in parts:
-                with contextlib.suppress(FileNotFoundError):
-                    total += part.stat().st_size
-    return total

@@ -1,4 +1,4 @@
-"""The thread that carries journal bytes to disk: what was appended is written at once, and synced in groups.
+"""The thread that carries journal bytes to disk: what was appended is written and synced in groups.
 
 One thread serves every open journal of the process. A record costs the event loop one list append; kill -9
 loses only what has not reached `write`, a power cut at most one interval.
@@ -19,7 +19,10 @@ from tasks.storage.folder_store import disk_advice
 SYNC_SECONDS: Final = 0.25
 SYNC_BYTES: Final = 8 * 2**20
 BUFFER_BYTES: Final = 64 * 2**20
-_GATHER_SECONDS: Final = 0.003  # rows that finish together cost one write
+_GATHER_SECONDS: Final = 0.02
+"""Rows that finish within it cost one write. With 3 ms instead every row costs an eighth more: the two
+threads hand the GIL back and forth (`tests/bench/profiles.md`). A kill costs what was finished within it.
+"""
 _SYNC_SHARE: Final = 0.2
 """With many files dirty at once a round of syncs takes long; it may take this share of the time, not more."""
 
@@ -44,7 +47,7 @@ class JournalWriter:
         self._changed = threading.Condition()
         self._dirty: dict[int, OpenPart] = {}
         self._buffered = 0
-        self._hurry = False
+        self._hurry = threading.Event()
         self._rest_until = 0.0
         self._thread: threading.Thread | None = None
 
@@ -75,7 +78,7 @@ class JournalWriter:
         """
         with self._changed:
             while id(part) in self._dirty and part.error is None:
-                self._hurry = True
+                self._hurry.set()
                 self._changed.notify_all()
                 self._changed.wait()
             if part.error is not None:
@@ -91,12 +94,12 @@ class JournalWriter:
             for part in parts:
                 self._write(part)
             self._sync(parts)
-            time.sleep(_GATHER_SECONDS)
+            self._hurry.wait(_GATHER_SECONDS)
             with self._changed:
                 self._changed.wait_for(self._has_work, SYNC_SECONDS / 4)
 
     def _has_work(self) -> bool:
-        return self._hurry or any(part.waiting for part in self._dirty.values())
+        return self._hurry.is_set() or any(part.waiting for part in self._dirty.values())
 
     def _write(self, part: OpenPart) -> None:
         with self._changed:
@@ -121,7 +124,8 @@ class JournalWriter:
     def _sync(self, parts: list[OpenPart]) -> None:
         now = time.monotonic()
         with self._changed:
-            hurry, self._hurry = self._hurry, False
+            hurry = self._hurry.is_set()
+            self._hurry.clear()
             due = [part for part in parts if part.unsynced and (hurry or self._is_due(part, now))]
         for part in due:
             try:

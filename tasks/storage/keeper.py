@@ -14,7 +14,8 @@ from typing import Self
 
 from tasks.errors import RawseqError, TakenError
 from tasks.storage.batch import Batch
-from tasks.storage.journal import Journal, disk_bytes
+from tasks.storage.journal import Journal
+from tasks.storage.journal_folder import disk_bytes
 from tasks.storage.journal_parts import PartCopy, drop_parts, fetch_parts
 from tasks.storage.lease import LEASE_SECONDS, Leases, home_of
 from tasks.storage.receipt import parse_unit, receipt_key, unit_name

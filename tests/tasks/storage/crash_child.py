@@ -16,7 +16,7 @@ from typing import Any
 from tasks.spec import JobSpec, StoreSpec
 from tasks.storage.folder_store import FolderStore
 from tasks.storage.journal import Journal
-from tasks.storage.journal_sweep import sweep_journals
+from tasks.storage.journal_folder import sweep_journals
 from tasks.storage.ledger import Ledger
 from tasks.storage.s3_client import make_client
 from tasks.storage.s3_store import S3Store

@@ -20,8 +20,8 @@ from tasks.records import Completion, as_ids
 from tasks.storage import journal_writer
 from tasks.storage.batch import Batch, Span
 from tasks.storage.frames import completion_frame, decode_completion
-from tasks.storage.journal import Journal, disk_bytes
-from tasks.storage.journal_sweep import sweep_journals
+from tasks.storage.journal import Journal
+from tasks.storage.journal_folder import disk_bytes, sweep_journals
 
 BATCH = Batch(3, 30, 40, "f" * 64, (Span("s", 1, 10, 0),))
 

@@ -1,7 +1,8 @@
-"""Journals that a crash between receipt and removal left: the next run removes them."""
+"""A job's folder of journals: what it takes, and what a crash between receipt and removal left in it."""
 
 import contextlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,3 +35,14 @@ def sweep_journals(root: Path, job_id: str, batches: Sequence[Batch], committed:
             _LOG.info("%s: removed, its batch is committed", folder)
             removed += 1
     return removed
+
+
+def disk_bytes(root: Path) -> int:
+    """Return how many bytes the journals below `root` take; what vanishes meanwhile counts nothing."""
+    total = 0
+    for folder in os.listdir(root) if root.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / folder) as parts:
+            for part in parts:
+                with contextlib.suppress(FileNotFoundError):
+                    total += part.stat().st_size
+    return total
