@@ -73,12 +73,18 @@ def begin(url: str) -> None:
     httpx.get(f"{url}/stub/begin", trust_env=False).raise_for_status()
 
 
-def one(case: Case, load: Load, url: str) -> dict[str, Any]:
-    """Run one client once; return its figures, with the stub's share of a core meanwhile."""
+def one(case: Case, load: Load, url: str, tries: int = 3) -> dict[str, Any]:
+    """Run one client once; return its figures, with the stub's share of a core meanwhile.
+
+    A rival that fails (httpx loses a connection that the server closes while it is idle) is tried again; we are not.
+    """
     before = counters(url)
     argv = [sys.executable, "-m", MODULES.get(case.name, "tests.bench.client"), case.name, "--url", url]
     argv += ["--load", load.as_json(), "--rows", str(case.rows), "--window", str(case.window)]
     out = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True)
+    if out.returncode and tries > 1 and not case.name.startswith("rawseq"):
+        print(f"{case.label} failed, once more: {out.stderr[-200:]}", file=sys.stderr, flush=True)
+        return one(case, load, url, tries - 1)
     if out.returncode:
         raise RuntimeError(f"{case.label}: exit {out.returncode}\n{out.stderr[-3000:]}")
     after = counters(url)

@@ -4,11 +4,12 @@ Two loads: short replies (64 ids), so that rows a second are all that counts, an
 ids on average, so that bytes count. The stub answers at once. Prefect's own share of the event loop is what
 the same number of empty steps takes (`prefect_share`).
 
-Run: python -m tests.bench.scale [--short 200000] [--long 20000] [--json FILE]
+Run: python -m tests.bench.scale [--short 200000] [--long 40000] [--json FILE]
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,7 @@ def _figures(made: dict[str, Any], rows: int) -> dict[str, Any]:
     times, curve, cpu = made["times"], made["curve"], made["cpu"]
     seconds = times["made"] - times["ensured"]
     late = [each for each in curve if each["rows"] >= rows / 2]  # render processes have started by then
-    numbers = [each["rows"] for each in late]
-    slope = np.polyfit(numbers, [e["rss_mb"] for e in late], 1)[0] if len({*numbers}) > 2 else 0.0
+    slope = _slope([each["rows"] for each in late], [each["rss_mb"] for each in late])
     return {
         "rows": rows,
         "plan_seconds": times["planned"] - times["open"],
@@ -51,11 +51,20 @@ def _figures(made: dict[str, Any], rows: int) -> dict[str, Any]:
         "rows_per_second": rows / seconds,
         "cpu_seconds": cpu,
         "peak_mb": max(each["rss_mb"] for each in curve),
-        "mb_per_million_rows": float(slope) * 1e6,
+        "mb_per_million_rows": slope * 1e6,
         "most_journal_mb": max(each["journals_mb"] for each in curve),
         "store_mb": curve[-1]["out_mb"],
         "curve": curve,
     }
+
+
+def _slope(rows: Sequence[float], megabytes: Sequence[float]) -> float:
+    """Return by how many MB memory grows a row; 0.0 where that is lost in how it swings with each batch."""
+    if len({*rows}) < 3:
+        return 0.0
+    slope, start = np.polyfit(rows, megabytes, 1)
+    swing = float(np.std(np.subtract(megabytes, np.polyval((slope, start), rows))))
+    return float(slope) if abs(slope) * (max(rows) - min(rows)) > 2 * swing else 0.0
 
 
 def shown(result: dict[str, Any]) -> str:
@@ -131,7 +140,7 @@ def main() -> None:
     """Print the tables; write the figures beside them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", type=int, default=200_000)
-    parser.add_argument("--long", type=int, default=20_000)
+    parser.add_argument("--long", type=int, default=40_000)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     result = measure(args.short, args.long)
