@@ -76,7 +76,7 @@ def begin(url: str) -> None:
 def one(case: Case, load: Load, url: str, tries: int = 3) -> dict[str, Any]:
     """Run one client once; return its figures, with the stub's share of a core meanwhile.
 
-    A rival that fails (httpx loses a connection that the server closes while it is idle) is tried again; we are not.
+    A rival that fails is tried again (httpx uses a connection that the server has just closed); we are not.
     """
     before = counters(url)
     argv = [sys.executable, "-m", MODULES.get(case.name, "tests.bench.client"), case.name, "--url", url]
