@@ -4,7 +4,7 @@ Two loads: short replies (64 ids), so that rows a second are all that counts, an
 ids on average, so that bytes count. The stub answers at once. Prefect's own share of the event loop is what
 the same number of empty steps takes (`prefect_share`).
 
-Run: python -m tests.bench.scale [--short 200000] [--long 40000] [--json FILE]
+Run: python -m tests.bench.scale [--short 200000] [--long 120000] [--json FILE]
 """
 
 import argparse
@@ -140,7 +140,7 @@ def main() -> None:
     """Print the tables; write the figures beside them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", type=int, default=200_000)
-    parser.add_argument("--long", type=int, default=40_000)
+    parser.add_argument("--long", type=int, default=120_000)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     result = measure(args.short, args.long)

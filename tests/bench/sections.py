@@ -91,7 +91,7 @@ def _startup(quick: bool) -> Any:
 
 
 def _scale(quick: bool) -> Any:
-    return scale.measure(100, 50) if quick else scale.measure(200_000, 40_000)
+    return scale.measure(100, 50) if quick else scale.measure(200_000, 120_000)
 
 
 def _ledger(quick: bool) -> Any:
