@@ -42,7 +42,7 @@ def measure(short: int, long: int, api: str | None = None) -> dict[str, Any]:
 def _figures(made: dict[str, Any], rows: int) -> dict[str, Any]:
     times, curve, cpu = made["times"], made["curve"], made["cpu"]
     seconds = times["made"] - times["ensured"]
-    late = [each for each in curve if each["rows"] >= rows / 2]  # render processes have started by then
+    late = [each for each in curve if each["rows"] >= rows / 5]  # render processes have started by then
     slope = _slope([each["rows"] for each in late], [each["rss_mb"] for each in late])
     return {
         "rows": rows,
