@@ -20,7 +20,7 @@ SYNC_SECONDS: Final = 0.25
 SYNC_BYTES: Final = 8 * 2**20
 BUFFER_BYTES: Final = 64 * 2**20
 _GATHER_SECONDS: Final = 0.02
-"""Rows that finish within it cost one write. With 3 ms instead every row costs an eighth more: the two
+"""Rows that finish within it cost one write. With 3 ms instead every row costs a sixth more: the two
 threads hand the GIL back and forth (`tests/bench/profiles.md`). A kill costs what was finished within it.
 """
 _SYNC_SHARE: Final = 0.2

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tasks.errors import DataError, SurroundingsError
 from tasks.records import Completion, as_ids
 from tasks.storage import journal_writer
 from tasks.storage.batch import Batch, Span
-from tasks.storage.frames import completion_frame, decode_completion
+from tasks.storage.frames import checksum, completion_frame, decode_completion
 from tasks.storage.journal import Journal
 from tasks.storage.journal_folder import disk_bytes, sweep_journals
 
@@ -339,6 +340,14 @@ def test_journals_of_committed_generations_are_swept(tmp_path: Path) -> None:
     assert sweep_journals(tmp_path, "job", batches, {3: 1}) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000003.g2", "000009", "home"]
     assert sweep_journals(tmp_path / "none", "job", batches, {3: 1}) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 5119, 5120, 5121, 10_240, 20_001])
+def test_the_checksum_of_a_frame_is_its_crc32(size: int) -> None:
+    """Taken piece by piece it is what the format says, so that journals of earlier versions are read."""
+    data = bytes(range(256)) * (size // 256 + 1)
+    assert checksum(data[:size]) == zlib.crc32(data[:size])
+    assert checksum(data[3:size], zlib.crc32(data[:3])) == zlib.crc32(data[: max(size, 3)])
 
 
 def test_journals_are_measured_while_others_remove_theirs(tmp_path: Path) -> None:
