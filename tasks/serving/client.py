@@ -16,6 +16,7 @@ import orjson
 
 from tasks.errors import ServerError, SurroundingsError
 from tasks.records import Completion, Request
+from tasks.serving.exchange import Exchange, read_bounded
 from tasks.serving.info import Loads, ServerInfo, listed_workers, read_info, read_loads
 from tasks.serving.outcomes import AttemptError, error_message, is_foreign
 from tasks.serving.protocol import Sent, build_payload, read_reply
@@ -76,6 +77,7 @@ class ServerClient:
         self.version = ""
         self._given = session
         self._session = session
+        self._exchange: Exchange | None = None
 
     async def __aenter__(self) -> Self:
         if self._session is None:
@@ -88,6 +90,7 @@ class ServerClient:
         if self._given is None and self._session is not None:
             await self._session.close()
             self._session = None
+        self._exchange = None
 
     async def call(
         self,
@@ -98,30 +101,21 @@ class ServerClient:
         most_bytes: int = INFO_BYTES,
     ) -> tuple[int, bytes]:
         """Make one bounded call, return (status, body); `AttemptError` when no whole reply came in time."""
+        if self._session is None:
+            raise RuntimeError(f"{self.url}: the client is not open")
         limits = aiohttp.ClientTimeout(
             total=timeout_seconds or self.access.info_timeout_seconds,
             sock_connect=self.access.connect_timeout_seconds,
         )
         data = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        return await self._exchange(method, path, data, limits, most_bytes)
-
-    async def _exchange(
-        self, method: str, path: str, data: bytes | None, limits: aiohttp.ClientTimeout, most_bytes: int
-    ) -> tuple[int, bytes]:
-        if self._session is None:
-            raise RuntimeError(f"{self.url}: the client is not open")
         try:
             async with self._session.request(
                 method, self.url + path, data=data, timeout=limits, allow_redirects=False
             ) as reply:
-                return reply.status, await _bounded(reply, most_bytes)
-        except _UNSENT as error:
-            raise AttemptError(
-                "refused", f"{self.url}{path}: no connection: {error}", counts=False
-            ) from error
+                got = await read_bounded(reply.content, reply.content_length, most_bytes, f"{self.url}{path}")
+                return reply.status, got
         except _TROUBLE as error:
-            told = str(error) or type(error).__name__
-            raise AttemptError("transport", f"{self.url}{path}: no whole reply: {told}") from error
+            raise _no_reply(f"{self.url}{path}", error) from error
 
     async def health(self, timeout_seconds: float | None = None) -> tuple[str, str]:
         """Return (`ready` | `loading` | `absent` | `foreign`, what was seen); raises for no state.
@@ -223,12 +217,22 @@ class ServerClient:
         """
         rid = rid or uuid.uuid4().hex
         data = build_payload(request, sampling, rid, vocab_size, self.version)
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=self.access.connect_timeout_seconds)
         most_bytes = INFO_BYTES + REPLY_BYTES_PER_ID * request.max_new_tokens
         begun = time.monotonic()
-        status, body = await self._exchange("POST", "/generate", data, limits, most_bytes)
+        try:
+            status, body = await self._generations().post(data, most_bytes)
+        except _TROUBLE as error:
+            raise _no_reply(f"{self.url}/generate", error) from error
         sent = Sent(self.url, self.version, rid, time.monotonic() - begun, time.time())
         return read_reply(request, status, body, sent)
+
+    def _generations(self) -> Exchange:
+        if self._exchange is None:
+            if self._session is None:
+                raise RuntimeError(f"{self.url}: the client is not open")
+            connect_seconds = self.access.connect_timeout_seconds
+            self._exchange = Exchange(self._session, f"{self.url}/generate", connect_seconds)
+        return self._exchange
 
     async def abort(self, rid: str) -> None:
         """Ask the server to drop one request; a server that cannot be reached has dropped it already."""
@@ -264,14 +268,7 @@ class ServerClient:
         return await self.ask("/v1/chat/completions", body)
 
 
-async def _bounded(reply: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    if reply.content_length is not None and reply.content_length <= most_bytes:
-        return await reply.read()
-    parts, size = [], 0
-    async for part in reply.content.iter_any():
-        size += len(part)
-        if size > most_bytes:
-            reply.close()
-            raise AttemptError("malformed", f"{reply.url}: expected at most {most_bytes} bytes, got more")
-        parts.append(part)
-    return b"".join(parts)
+def _no_reply(where: str, error: Exception) -> AttemptError:
+    if isinstance(error, _UNSENT):
+        return AttemptError("refused", f"{where}: no connection: {error}", counts=False)
+    return AttemptError("transport", f"{where}: no whole reply: {str(error) or type(error).__name__}")
