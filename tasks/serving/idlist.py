@@ -21,12 +21,12 @@ def split_ids(body: bytes) -> tuple[bytes, NDArray[np.int64] | None]:
     cut out only when the key occurs once and nothing but digits and commas lies between the brackets.
     """
     start = body.find(_KEY)
-    if start < 0 or body.find(_KEY, start + 1) >= 0:
+    if start < 0:
         return body, None
     start += len(_KEY)
     stop = body.find(b"]", start)
     text = body[start:stop]
-    if stop < 0 or not text or text.translate(None, _DIGITS):
+    if stop < 0 or not text or text.translate(None, _DIGITS) or body.find(_KEY, stop) >= 0:
         return body, None
     commas = np.count_nonzero(np.frombuffer(text, np.uint8) == ord(","))  # a sixth of what bytes.count takes
     try:

@@ -227,13 +227,17 @@ def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
 
 
 def _count(meta: dict[str, Any], *keys: str) -> int | None:
-    values = (meta.get(key) for key in keys)
-    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
+    for key in keys:
+        value = meta.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
 
 
 def _extras(meta: dict[str, Any]) -> dict[str, Any]:
     """Return the unknown `meta_info` keys, small ones first, as long as they fit `EXTRA_BYTES` together."""
-    sized = sorted((len(text), key) for key, text in _encoded(meta))
+    unknown = meta.keys() - _KNOWN_META
+    sized = sorted((len(orjson.dumps(meta[key])), key) for key in unknown)
     kept, room = {}, EXTRA_BYTES
     for size, key in sized:
         room -= size + len(key)
@@ -241,7 +245,3 @@ def _extras(meta: dict[str, Any]) -> dict[str, Any]:
             break
         kept[key] = meta[key]
     return kept
-
-
-def _encoded(meta: dict[str, Any]) -> list[tuple[str, bytes]]:
-    return [(key, orjson.dumps(value)) for key, value in meta.items() if key not in _KNOWN_META]

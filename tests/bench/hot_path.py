@@ -32,6 +32,13 @@ WIDE = ("speculators 0.9.0", "httpx", "AsyncOpenAI")
 LONG = Load(lengths="fixed:32768")
 """Replies for which parsing is the cost, whatever the client."""
 
+FLIGHT = 1024
+"""Rows in flight where replies take a second: window of the target for datatrove-like."""
+
+SLOW = Load(service="lognormal:1:0.3:3", slots=4 * FLIGHT, told=4 * FLIGHT)
+"""Replies that come one by one, so that a window is full all the time: where all come at once, a slow client
+never fills its own, and what it costs to wait for the first of many does not show."""
+
 
 def missing() -> dict[str, str]:
     """Return which clients cannot run here, and why."""
@@ -54,26 +61,35 @@ def cases(rows: int, windows: tuple[int, ...] = (256, 2048)) -> list[Case]:
     return lines
 
 
+def flight_cases(window: int) -> list[Case]:
+    """Return the lines of the table of full windows."""
+    lines = [Case(name, 4 * window, window) for name in ("bare", "rawseq whole", "datatrove-like")]
+    return [*lines, *(Case(name, window, window, rounds=1) for name in ("httpx", "AsyncOpenAI"))]
+
+
 def measure(rows: int, rounds: int, load: Load, windows: tuple[int, ...] = (256, 2048)) -> dict[str, Any]:
     """Return the figures of every case and round, with the facts of the machine."""
     absent = missing()
     chosen = [case for case in cases(rows, windows) if case.name not in absent]
     long = [Case(name, max(20, rows // 8), windows[0]) for name in ("C", "bare", "rawseq whole")]
     long = [case for case in long if case.name not in absent]
+    flight = flight_cases(min(rows, FLIGHT))
     return {
         "machine": machine(),
         "load": load.as_json(),
         "missing": absent,
         "figures": interleaved(chosen, load, rounds),
         "long": interleaved(long, LONG, rounds),
+        "flight": interleaved(flight, SLOW if rows >= FLIGHT else load, rounds),
     }
 
 
 def shown(result: dict[str, Any]) -> str:
     """Return the tables: CPU and throughput per client, over the bare fetch and the compiled floor."""
     absent = [f"Left out: {name}: {why}." for name, why in result["missing"].items()]
-    long = "Replies of 32,768 ids:"
-    return "\n\n".join((_lines(result["figures"]), *absent, long, _lines(result["long"]), targets(result)))
+    parts = [_lines(result["figures"]), *absent, "Replies of 32,768 ids:", _lines(result["long"])]
+    parts += ["Replies of 2,048 ids after about a second each, so that the whole window is in flight:"]
+    return "\n\n".join((*parts, _lines(result["flight"]), targets(result)))
 
 
 def _lines(figures: dict[str, Any]) -> str:
@@ -109,11 +125,11 @@ class Target:
     bound: float
     most: bool = True
     key: str = "us_per_row"
-    long: bool = False
+    part: str = "figures"
 
     def line(self, result: dict[str, Any]) -> list[str] | None:
         """Return its line of the table; None when one of the two was not measured."""
-        figures = result["long" if self.long else "figures"]
+        figures = result[self.part]
         if self.mine not in figures or self.theirs not in figures:
             return None
         middle, least, most = ratios(figures, self.mine, self.theirs, self.key)
@@ -127,23 +143,28 @@ class Target:
         ]
 
 
-def wanted(small: int, large: int) -> list[Target]:
-    """Return the targets of issue 7 that this bench can judge, for two windows."""
-    near, far = f"{small} in flight", f"{large} in flight"
+def wanted(small: int, large: int, full: int) -> list[Target]:
+    """Return the targets of issue 7 that this bench can judge, for two windows and one that is full."""
+    near, far, flying = f"{small} in flight", f"{large} in flight", f"{full} in flight"
     whole, whole_far, rate = f"rawseq whole · {near}", f"rawseq whole · {far}", "rows_per_second"
     return [
         Target("whole path / bare fetch", whole, f"bare · {near}", 1.3),
         Target("whole path / bare fetch, large window", whole_far, f"bare · {far}", 1.3),
         Target("whole path / C", whole, f"C · {near}", 16),
         Target("bare fetch / Python by hand", f"bare · {near}", f"raw protocol · {near}", 2.5),
-        Target("whole path / C, 32,768 ids", whole, f"C · {near}", 8, long=True),
+        Target("whole path / C, 32,768 ids", whole, f"C · {near}", 8, part="long"),
         Target("whole path, large window / small", whole_far, whole, 1.5),
         Target("rows/s over SpecForge-like", whole, f"SpecForge-like · {near}", 40, most=False, key=rate),
         Target("AsyncOpenAI / whole path", f"AsyncOpenAI · {near}", whole, 8, most=False),
         Target("AsyncOpenAI / whole path, large window", f"AsyncOpenAI · {far}", whole_far, 8, most=False),
         Target("httpx / whole path", f"httpx · {near}", whole, 15, most=False),
         Target(
-            "datatrove-like / whole path, large window", f"datatrove-like · {far}", whole_far, 2.5, most=False
+            f"datatrove-like / whole path, {flying}",
+            f"datatrove-like · {flying}",
+            f"rawseq whole · {flying}",
+            2.5,
+            most=False,
+            part="flight",
         ),
         Target("journal and checks / dispatch alone", whole, f"rawseq dispatch · {near}", 1.45),
         Target(
@@ -159,9 +180,14 @@ def wanted(small: int, large: int) -> list[Target]:
 
 def targets(result: dict[str, Any]) -> str:
     """Return the table of targets."""
-    windows = sorted({int(label.rsplit("· ", 1)[1].split()[0]) for label in result["figures"]})
-    lines = [line for target in wanted(windows[0], windows[-1]) if (line := target.line(result)) is not None]
+    windows, full = _windows(result["figures"]), _windows(result["flight"])[0]
+    chosen = wanted(windows[0], windows[-1], full)
+    lines = [line for target in chosen if (line := target.line(result)) is not None]
     return table(["ratio (CPU per row unless rows/s)", "median (range)", "target", "met"], lines)
+
+
+def _windows(figures: dict[str, Any]) -> list[int]:
+    return sorted({int(label.rsplit("· ", 1)[1].split()[0]) for label in figures})
 
 
 def main() -> None:
