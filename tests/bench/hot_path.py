@@ -33,9 +33,9 @@ LONG = Load(lengths="fixed:32768")
 """Replies for which parsing is the cost, whatever the client."""
 
 FLIGHT = 1024
-"""Rows in flight where replies take a second: window of the target for datatrove-like."""
+"""Rows in flight where replies take seconds: window of the target for datatrove-like."""
 
-SLOW = Load(service="lognormal:1:0.3:3", slots=4 * FLIGHT, told=4 * FLIGHT)
+SLOW = Load(service="lognormal:3:0.3:9", slots=4 * FLIGHT, told=4 * FLIGHT)
 """Replies that come one by one, so that a window is full all the time: where all come at once, a slow client
 never fills its own, and what it costs to wait for the first of many does not show."""
 
@@ -63,7 +63,7 @@ def cases(rows: int, windows: tuple[int, ...] = (256, 2048)) -> list[Case]:
 
 def flight_cases(window: int) -> list[Case]:
     """Return the lines of the table of full windows."""
-    lines = [Case(name, 4 * window, window) for name in ("bare", "rawseq whole", "datatrove-like")]
+    lines = [Case(name, 6 * window, window) for name in ("bare", "rawseq whole", "datatrove-like")]
     return [*lines, *(Case(name, window, window, rounds=1) for name in ("httpx", "AsyncOpenAI"))]
 
 
@@ -88,7 +88,7 @@ def shown(result: dict[str, Any]) -> str:
     """Return the tables: CPU and throughput per client, over the bare fetch and the compiled floor."""
     absent = [f"Left out: {name}: {why}." for name, why in result["missing"].items()]
     parts = [_lines(result["figures"]), *absent, "Replies of 32,768 ids:", _lines(result["long"])]
-    parts += ["Replies of 2,048 ids after about a second each, so that the whole window is in flight:"]
+    parts += ["Replies of 2,048 ids after about three seconds each, so that the whole window is in flight:"]
     return "\n\n".join((*parts, _lines(result["flight"]), targets(result)))
 
 
