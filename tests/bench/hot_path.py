@@ -35,7 +35,7 @@ LONG = Load(lengths="fixed:32768")
 FLIGHT = 1024
 """Rows in flight where replies take seconds: window of the target for datatrove-like."""
 
-SLOW = Load(service="lognormal:3:0.3:9", slots=4 * FLIGHT, told=4 * FLIGHT)
+SLOW = Load(service="lognormal:3:0.3:9", slots=FLIGHT, told=FLIGHT)
 """Replies that come one by one, so that a window is full all the time: where all come at once, a slow client
 never fills its own, and what it costs to wait for the first of many does not show."""
 
