@@ -52,12 +52,9 @@ def checksum(data: bytes | memoryview, before: int = 0) -> int:
 def encode_frame(header: dict[str, Any], *ids: Ids) -> bytes:
     """Return one frame; ids, the prompt's before the output's, are stored little-endian."""
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    body: list[bytes | memoryview] = [_HEADER.pack(len(text)) + text]
-    body += [np.ascontiguousarray(part, "<i4").data.cast("B") for part in ids if part.size]
-    length = crc = 0
-    for piece in body:
-        length, crc = length + len(piece), checksum(piece, crc)
-    return b"".join((_PREFIX.pack(length, crc), *body))
+    stored = [np.ascontiguousarray(part, "<i4").data for part in ids]
+    body = b"".join((_HEADER.pack(len(text)), text, *stored))
+    return _PREFIX.pack(len(body), checksum(body)) + body
 
 
 def completion_frame(completion: Completion) -> bytes:
@@ -67,17 +64,19 @@ def completion_frame(completion: Completion) -> bytes:
         "row_id": completion.row_id,
         "n_in": completion.input_ids.size,
         "n_out": completion.output_ids.size,
+        "finish_reason": completion.finish_reason,
+        "matched_stop": completion.matched_stop,
+        "facts": completion.facts,
     }
-    if completion.sent:
-        header |= {"finish_reason": completion.finish_reason, "matched_stop": completion.matched_stop}
-    else:
+    if not completion.sent:
+        del header["finish_reason"], header["matched_stop"]
         header |= {
             "kind": "unsent",
             "code": completion.code,
             "code_offset": completion.code_offset,
             "detail": completion.detail,
         }
-    return encode_frame(header | {"facts": completion.facts}, completion.input_ids, completion.output_ids)
+    return encode_frame(header, completion.input_ids, completion.output_ids)
 
 
 def decode_body(body: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
