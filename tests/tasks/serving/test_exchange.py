@@ -1,6 +1,8 @@
 """The POST beneath aiohttp's session, over real sockets: what goes out, what comes back, what breaks."""
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -152,6 +154,21 @@ async def test_no_connection_is_told_as_such() -> None:
     async with open_session(Access()) as session:
         with pytest.raises(aiohttp.ClientConnectorError, match="Cannot connect"):
             await _exchange(session, url).post(b"{}", MOST)
+
+
+async def test_a_connection_that_takes_too_long_is_told_as_such() -> None:
+    """A listener whose queue is full drops what comes: nothing was sent, so the attempt does not count."""
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        where = listener.getsockname()
+        for _ in range(4):
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(where)
+        async with open_session(Access()) as session:
+            exchange = Exchange(session, f"http://127.0.0.1:{where[1]}/generate", 0.2)
+            with pytest.raises(aiohttp.ConnectionTimeoutError, match="within the limit"):
+                await exchange.post(b"{}", MOST)
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "unknown"])
