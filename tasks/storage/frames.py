@@ -64,12 +64,11 @@ def completion_frame(completion: Completion) -> bytes:
         "row_id": completion.row_id,
         "n_in": completion.input_ids.size,
         "n_out": completion.output_ids.size,
-        "finish_reason": completion.finish_reason,
-        "matched_stop": completion.matched_stop,
         "facts": completion.facts,
     }
-    if not completion.sent:
-        del header["finish_reason"], header["matched_stop"]
+    if completion.sent:
+        header |= {"finish_reason": completion.finish_reason, "matched_stop": completion.matched_stop}
+    else:
         header |= {
             "kind": "unsent",
             "code": completion.code,

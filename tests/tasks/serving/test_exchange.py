@@ -21,6 +21,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r
 CLOSING = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
 MOST = 100
 
+pytestmark = pytest.mark.timeout(60)
+"""What never ends when the exchange is broken must not take the suite's ten minutes."""
+
 
 class Raw:
     """A server that keeps the bytes of every request and answers with given bytes."""
