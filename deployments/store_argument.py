@@ -13,7 +13,8 @@ from deployments.demo.home import DemoHome
 from tasks.errors import JobError
 from tasks.jobfile import build_section
 from tasks.spec import StoreSpec
-from tasks.storage.store import ObjectStore, find_job
+from tasks.storage.opening import find_job
+from tasks.storage.store import ObjectStore
 
 
 @attrs.frozen(slots=True)

@@ -15,8 +15,9 @@ from tasks.storage.audit import RowCheck, audit
 from tasks.storage.audit_report import AuditReport, Check
 from tasks.storage.audit_rows import BatchRows
 from tasks.storage.audit_sources import source_notices
+from tasks.storage.opening import find_job
 from tasks.storage.sample import RowSample
-from tasks.storage.store import ObjectStore, find_job
+from tasks.storage.store import ObjectStore
 from tasks.stored import grammar_of, job_of
 from tasks.tokens.check import check_rows
 

@@ -24,7 +24,7 @@ from tasks.storage.journal_folder import sweep_journals
 from tasks.storage.noted_servers import note_server
 from tasks.storage.receipt import unit_name
 from tasks.storage.server_lock import server_locks
-from tasks.storage.source import open_sources
+from tasks.storage.source_opening import open_sources
 from tasks.tokens.check import check_rows
 from tasks.tokens.conversations import extends_previous
 from tasks.tokens.next_turn import TurnRules

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tasks.storage.store import ObjectStore, find_job, open_store
+from tasks.storage.opening import find_job, open_store
+from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 from tasks.telling import Conversations

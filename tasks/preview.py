@@ -10,7 +10,7 @@ from tasks.spec import JobSpec
 from tasks.storage.plan import Plan
 from tasks.storage.planning import new_batches
 from tasks.storage.record import Record
-from tasks.storage.source import open_sources
+from tasks.storage.source_opening import open_sources
 from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.mixture import Mix, read_mix

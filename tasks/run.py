@@ -35,6 +35,7 @@ from tasks.storage.source import Sources
 from tasks.storage.store import ObjectStore
 from tasks.storage.store_findings import StoreProbe
 from tasks.storage.store_probe import prepare_store
+from tasks.tokens.discover import turn_ends
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.mixture import Mix, read_mix
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling, resolve_sampling
@@ -227,7 +228,7 @@ def _account(
     return {
         "tokenizer": vocabulary.describe(),
         "control_ids": vocabulary.control_ids,
-        "end_ids": sorted(vocabulary.end_ids),
+        "end_ids": sorted(turn_ends(vocabulary)),
         "grammar": grammar.describe(),
         "sampling": sampling.payload(),
         "template_args": vocabulary.template_args,

@@ -18,7 +18,8 @@ from tasks.storage.ledger import Ledger
 from tasks.storage.plan import Plan
 from tasks.storage.shard import ShardRows
 from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tasks.storage.source import Sources, open_sources
+from tasks.storage.source import Sources
+from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tasks.storage.trainers.files import ExportRow
 from tasks.storage.trainers.pinned import PinnedBatch

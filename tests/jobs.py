@@ -10,7 +10,8 @@ import yaml
 
 from deployments.presets import STANDIN_MODEL
 from tasks.spec import StoreSpec
-from tasks.storage.store import ObjectStore, find_job
+from tasks.storage.opening import find_job
+from tasks.storage.store import ObjectStore
 
 
 @attrs.frozen(slots=True)

@@ -10,8 +10,9 @@ import numpy as np
 from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict, as_ids
 from tasks.spec import JobSpec, StoreSpec
 from tasks.storage.ledger import Ledger, Receipt
+from tasks.storage.opening import open_store
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
-from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
+from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tasks.verdicts import CANONICAL, CUT, Code
 
 USER, ASSISTANT, THINK, CLOSE, END, TOOL, TOOL_END = 1, 2, 900, 901, 902, 903, 904

@@ -13,7 +13,7 @@ from rich.table import Table
 from deployments.console import output
 from deployments.store_argument import Access, keys_of, opened_store, store_options, store_spec
 from tasks.errors import JobError
-from tasks.storage.store import open_store
+from tasks.storage.opening import open_store
 from tasks.storage.trainers.masks import BOUNDARIES, SWITCHES
 from tasks.storage.trainers.options import ExportOptions, FormatName
 

@@ -17,7 +17,7 @@ from tasks.serving.outcomes import AttemptError
 from tasks.serving.revive import revive
 from tasks.serving.server import AWAY, CHECKING, CLOSED, OPEN, Listener, Server
 from tasks.serving.settings import FleetSettings, Say
-from tasks.serving.watch import watch_server
+from tasks.serving.watch import Doubtful, Unfit, Wider, watch_server
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +127,20 @@ class Fleet:
                 f"{report.info.weight_version!r} now"
             )
         server.admit(report)
-        self.spawn(watch_server(server, self))
+        self.spawn(self._watch(server))
         if self.listener:
             self.listener.on_admitted(server)
         self.changed()
+
+    async def _watch(self, server: Server) -> None:
+        async for seen in watch_server(server):
+            match seen:
+                case Wider():
+                    self.changed()
+                case Doubtful(why):
+                    self.doubt(server, why)
+                case Unfit(why, drop):
+                    self.evict(server, why, drop=drop)
 
     def changed(self) -> None:
         """Tell the dispatch that a slot may be free."""
@@ -193,7 +203,7 @@ class Fleet:
                 if self.listener:
                     self.listener.on_alive(server)
                 self.changed()
-                self.spawn(watch_server(server, self))
+                self.spawn(self._watch(server))
                 return
             if state == "ready":
                 self.evict(server, f"{why}; it was started anew")

@@ -1,8 +1,9 @@
-"""Look at one open server every second: adapt its window, notice hangs, lost replies and overdue rows."""
+"""The watch of one open server, a look a second: its window, hangs, lost replies, overdue rows."""
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
 import attrs
 
@@ -11,15 +12,39 @@ from tasks.serving.outcomes import AttemptError
 from tasks.serving.server import OPEN, Server
 from tasks.serving.window import on_loads
 
-if TYPE_CHECKING:
-    from tasks.serving.fleet import Fleet
-
-
 UNREADY_LOOKS: Final = 2
 """So many looks in a row must find a server unready: one `/health` that took too long makes it so as well."""
 
 QUIET_SNAPSHOTS: Final = 3
 """So many fresh snapshots must show none of our rows: two may be far apart when our process stood still."""
+
+
+@attrs.frozen(slots=True)
+class Wider:
+    """Seen: the window has grown, so more rows may be sent."""
+
+
+@attrs.frozen(slots=True)
+class Doubtful:
+    """Seen: reasons to find out whether the server is still there."""
+
+    why: str
+
+
+@attrs.frozen(slots=True)
+class Unfit:
+    """Seen: the server must take no more rows.
+
+    Args:
+        why: the evidence.
+        drop: whether its rows in flight are given up, or may still end.
+    """
+
+    why: str
+    drop: bool = True
+
+
+Seen = Wider | Doubtful | Unfit
 
 
 @attrs.define(slots=True)
@@ -70,40 +95,54 @@ class Gaze:
         return now - self.quiet_since
 
 
-async def watch_server(server: Server, fleet: "Fleet") -> None:
-    """Watch a server until it is not open any more."""
+async def watch_server(server: Server) -> AsyncIterator[Seen]:
+    """Watch a server until it is not open any more; yield what the fleet has to act on.
+
+    Nothing follows a `Doubtful` or an `Unfit`: whoever opens the server again watches it anew.
+    """
     gaze, epoch = Gaze(stamp_at=time.monotonic()), server.epoch
     while True:
         await asyncio.sleep(server.patience.poll_seconds)
         if server.state != OPEN or server.epoch != epoch:
-            return None
+            return
         try:
             loads = await server.client.loads(timeout_seconds=server.patience.look_seconds)
             ready = await server.client.takes_work(timeout_seconds=server.patience.look_seconds)
         except AttemptError as error:
             gaze.silent += 1
             if gaze.silent >= server.patience.silent_looks:
-                return fleet.doubt(server, f"no look at its loads for {gaze.silent} times: {error}")
+                yield Doubtful(f"no look at its loads for {gaze.silent} times: {error}")
+                return
             continue
         gaze.silent, gaze.unready = 0, 0 if ready else gaze.unready + 1
         if gaze.unready >= UNREADY_LOOKS:
-            return fleet.evict(server, "it drains, is paused or unwell (/ready is 503)", drop=False)
+            yield Unfit("it drains, is paused or unwell (/ready is 503)", drop=False)
+            return
         _drop_overdue(server)  # after a look: what came while our process stood still has been read by now
-        now, before = time.monotonic(), server.window.limit
-        if loads is None:
-            server.feel(now)
-            _fill_if_wider(server, fleet, before)
-            continue
-        server.loads = loads
-        gaze.look(loads, len(server.flights), now)
-        if now - gaze.stamp_at > server.patience.stale_seconds and server.flights:
-            still = now - gaze.stamp_at
-            told = f"{loads.running} rows running, {loads.waiting} waiting"
-            return fleet.evict(server, f"its scheduler stands still for {still:.0f} s with {told}")
-        _drop_lost(server, gaze.quiet_seconds(now), now)
-        if gaze.is_new(loads):
-            server.window = on_loads(server.window, loads, len(server.flights))
-            _fill_if_wider(server, fleet, before)
+        before = server.window.limit
+        fault = _take_in(gaze, server, loads, time.monotonic())
+        if fault is not None:
+            yield fault
+            return
+        if server.window.limit > before:
+            yield Wider()
+
+
+def _take_in(gaze: Gaze, server: Server, loads: Loads | None, now: float) -> Unfit | None:
+    """Adapt the window to one look and give up lost rows; return why no more rows may go there, if so."""
+    if loads is None:
+        server.feel(now)
+        return None
+    server.loads = loads
+    gaze.look(loads, len(server.flights), now)
+    still = now - gaze.stamp_at
+    if still > server.patience.stale_seconds and server.flights:
+        told = f"{loads.running} rows running, {loads.waiting} waiting"
+        return Unfit(f"its scheduler stands still for {still:.0f} s with {told}")
+    _drop_lost(server, gaze.quiet_seconds(now), now)
+    if gaze.is_new(loads):
+        server.window = on_loads(server.window, loads, len(server.flights))
+    return None
 
 
 def _drop_overdue(server: Server) -> None:
@@ -118,8 +157,3 @@ def _drop_lost(server: Server, quiet_seconds: float, now: float) -> None:
     for flight in list(server.flights.values()):
         if now - flight.started > limit:
             flight.drop(f"the server knows of no work for {quiet_seconds:.0f} s: the reply is lost")
-
-
-def _fill_if_wider(server: Server, fleet: "Fleet", before: int) -> None:
-    if server.window.limit > before:
-        fleet.changed()

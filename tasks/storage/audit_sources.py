@@ -10,7 +10,8 @@ from tasks.errors import DataError, RawseqError, SourceError
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.plan import Plan
-from tasks.storage.source import Sources, open_sources
+from tasks.storage.source import Sources
+from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 
 _TOLD = 5

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from tasks.errors import SourceError
-from tasks.storage.record import Record
+from tasks.storage.record import Place, Record, SourceFile
 from tasks.storage.sameness import opening_keys
-from tasks.storage.source import Place, SourceFile, Sources
+from tasks.storage.source import Sources
 
 
 def read_exclusion(sources: Sources) -> dict[bytes, str]:

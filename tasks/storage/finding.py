@@ -9,7 +9,8 @@ import attrs
 
 from tasks.errors import SourceError
 from tasks.spec import StoreSpec
-from tasks.storage.source import SourceFile
+from tasks.storage.jsonl_source import JsonlFile
+from tasks.storage.record import SourceFile
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 
@@ -90,7 +91,5 @@ def _file(uri: str, opener: Callable[[], BinaryIO]) -> SourceFile:
 
         return ParquetFile(uri, opener)
     if suffix in SUFFIXES:
-        from tasks.storage.jsonl_source import JsonlFile
-
         return JsonlFile(uri, opener)
     raise SourceError(f"{uri}: expected one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")

@@ -1,5 +1,6 @@
-"""One process at a time in a folder, for as long as it lives: an flock on the folder itself."""
+"""This machine's disk: one process at a time in a folder (an flock on it), and what a failed call means."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -36,3 +37,19 @@ def take_folder(folder: Path, purpose: str = "on this batch, got another that ha
         except FileNotFoundError:
             pass
         os.close(descriptor)
+
+
+def disk_advice(error: OSError) -> str:
+    """Return what the system said of a failed file call, and what a person can do about it."""
+    advice = {
+        errno.ENOSPC: "free space on that disk, then run again: the job resumes",
+        errno.EDQUOT: "raise the quota or free space, then run again: the job resumes",
+        errno.EFBIG: "the file size limit was reached: raise it (ulimit -f), then run again: the job resumes",
+        errno.EROFS: "the file system is read-only: mount it writable or choose another folder",
+        errno.EACCES: "give this user write access or choose another folder",
+        errno.EPERM: "this file system refuses the call (hard links are needed): choose another folder",
+        errno.ENOTSUP: "this file system has no hard links: choose another folder",
+        errno.ENOTDIR: "a part of the path is a file: choose another folder",
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+    }.get(error.errno or 0, "see the system's message")
+    return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')}): {advice}"

@@ -1,6 +1,5 @@
 """A folder as an object store: every object is a file that appears whole, or not at all."""
 
-import errno
 import os
 import secrets
 import time
@@ -11,6 +10,7 @@ from typing import NoReturn
 import attrs
 
 from tasks.errors import SurroundingsError
+from tasks.storage.folder_lock import disk_advice
 from tasks.storage.new_object import NewObject
 from tasks.storage.retry_command import typed_store
 from tasks.storage.store import MissingError, ObjectInfo, check_key
@@ -179,22 +179,6 @@ class FolderStore:
 
     def _refuse(self, key: str, error: OSError) -> NoReturn:
         raise SurroundingsError(f"{self.uri}/{key}: {disk_advice(error)}") from error
-
-
-def disk_advice(error: OSError) -> str:
-    """Return what the system said of a failed file call, and what a person can do about it."""
-    advice = {
-        errno.ENOSPC: "free space on that disk, then run again: the job resumes",
-        errno.EDQUOT: "raise the quota or free space, then run again: the job resumes",
-        errno.EFBIG: "the file size limit was reached: raise it (ulimit -f), then run again: the job resumes",
-        errno.EROFS: "the file system is read-only: mount it writable or choose another folder",
-        errno.EACCES: "give this user write access or choose another folder",
-        errno.EPERM: "this file system refuses the call (hard links are needed): choose another folder",
-        errno.ENOTSUP: "this file system has no hard links: choose another folder",
-        errno.ENOTDIR: "a part of the path is a file: choose another folder",
-        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
-    }.get(error.errno or 0, "see the system's message")
-    return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')}): {advice}"
 
 
 def _sync_folders(path: Path, top: Path) -> None:

@@ -14,8 +14,7 @@ import attrs
 import orjson
 
 from tasks.errors import SourceError, SurroundingsError
-from tasks.storage.record import Record, make_record
-from tasks.storage.source import Place
+from tasks.storage.record import Place, Record, make_record
 
 _ROWS_AT_ONCE: Final = 256
 

@@ -17,8 +17,7 @@ from tasks.errors import DataError, SurroundingsError
 from tasks.records import Completion
 from tasks.spec import SCHEMA_VERSION
 from tasks.storage.batch import Batch
-from tasks.storage.folder_lock import take_folder
-from tasks.storage.folder_store import disk_advice
+from tasks.storage.folder_lock import disk_advice, take_folder
 from tasks.storage.frames import (
     MAGIC,
     Entry,

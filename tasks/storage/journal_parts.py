@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from tasks.errors import SurroundingsError
-from tasks.storage.folder_store import disk_advice
+from tasks.storage.folder_lock import disk_advice
 from tasks.storage.journal import Journal
 from tasks.storage.store import MissingError, ObjectStore
 

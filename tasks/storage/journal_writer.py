@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from tasks.errors import SurroundingsError
-from tasks.storage.folder_store import disk_advice
+from tasks.storage.folder_lock import disk_advice
 
 SYNC_SECONDS: Final = 0.25
 SYNC_BYTES: Final = 8 * 2**20

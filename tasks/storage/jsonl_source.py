@@ -6,8 +6,7 @@ from typing import BinaryIO
 import attrs
 
 from tasks.errors import SourceError
-from tasks.storage.record import Record, read_json_record
-from tasks.storage.source import Place
+from tasks.storage.record import Place, Record, read_json_record
 
 LONGEST_LINE_BYTES = 64 * 2**20
 """A longer line is no prompt: most likely the file is not JSON lines."""

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import SourceError
-from tasks.storage.record import Record, make_record
-from tasks.storage.source import Place
+from tasks.storage.record import Place, Record, make_record
 
 _ROWS_AT_ONCE = 256
 

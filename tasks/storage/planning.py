@@ -15,9 +15,9 @@ from tasks.storage.exclusion import read_exclusion
 from tasks.storage.fingerprint import batch_fingerprint, with_dropped
 from tasks.storage.mixture import in_batch_order
 from tasks.storage.plan import Plan
-from tasks.storage.record import Record
+from tasks.storage.record import Place, Record
 from tasks.storage.sameness import opening_keys, prompt_key
-from tasks.storage.source import Place, Sources
+from tasks.storage.source import Sources
 
 
 def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: str) -> Batches:

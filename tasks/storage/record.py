@@ -5,8 +5,8 @@ MT-bench `{"turns": [str]}`; the id is `id`, else `question_id`, else `uuid`, el
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
 
 import attrs
 import orjson
@@ -65,6 +65,26 @@ class Record:
     def name(self) -> str:
         """`<source>:<record id>`, not percent-encoded."""
         return f"{self.source}:{self.record_id}"
+
+
+@attrs.frozen(slots=True)
+class Place:
+    """Where the next record of a source begins.
+
+    Args:
+        line: 1-based line or row of the next record.
+        offset: its byte offset; 0 where the file has no such thing (Parquet).
+    """
+
+    line: int = 1
+    offset: int = 0
+
+
+class SourceFile(Protocol):
+    """One prompt file."""
+
+    def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
+        """Yield the records from `place` on, each with where it begins; owns and closes the file."""
 
 
 class BadRecordError(ValueError):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import BinaryIO, NoReturn, cast
 
 from tasks.errors import SurroundingsError
-from tasks.storage.folder_store import disk_advice
+from tasks.storage.folder_lock import disk_advice
 from tasks.storage.new_object import NewObject
 from tasks.storage.s3_parts import Content
 

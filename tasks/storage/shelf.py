@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable
 
 from tasks.errors import SurroundingsError
-from tasks.storage.folder_store import disk_advice
+from tasks.storage.folder_lock import disk_advice
 
 
 class Shelf:

@@ -9,43 +9,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 
 from tasks.errors import JobError, SourceError
-from tasks.spec import PromptsSpec, SourceSpec, StoreSpec
+from tasks.spec import PromptsSpec, SourceSpec
 from tasks.storage.batch import Batch, Drop, Span
 from tasks.storage.fingerprint import batch_fingerprint
 from tasks.storage.mixture import in_batch_order, merged
 from tasks.storage.plan import Mark
-from tasks.storage.record import IDS, SHAPES, Record, fit_for
+from tasks.storage.record import Place, Record, SourceFile, fit_for
 from tasks.verdicts import Code
 
 _DROPPED = {
     "duplicate": "expected a prompt that no earlier record has, got the messages and tools of {} again",
     "excluded": "expected a prompt that prompts.exclude does not have, got the user messages of {}",
 }
-
-
-@attrs.frozen(slots=True)
-class Place:
-    """Where the next record of a source begins.
-
-    Args:
-        line: 1-based line or row of the next record.
-        offset: its byte offset; 0 where the file has no such thing (Parquet).
-    """
-
-    line: int = 1
-    offset: int = 0
-
-
-class SourceFile(Protocol):
-    """One prompt file."""
-
-    def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
-        """Yield the records from `place` on, each with where it begins; owns and closes the file."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -211,40 +190,3 @@ def _free_name(uri: str, taken: set[str], given: str | None = None) -> str:
     while f"{stem}-{number}" in taken:
         number += 1
     return f"{stem}-{number}"
-
-
-def open_sources(
-    prompts: PromptsSpec,
-    store: StoreSpec | None = None,
-    credentials: Mapping[str, str] | None = None,
-) -> Sources:
-    """Find the prompt files that `prompts.sources` and `prompts.exclude` name.
-
-    Args:
-        prompts: the job's section.
-        store: `s3://` sources are read from the endpoint of the job's store; None leaves it to the AWS chain.
-        credentials: of that endpoint, as in `open_store`.
-
-    Raises:
-        SourceError: a source names no file, or a file of an unknown kind.
-        JobError: `prompts.fields` has a name that is none of ours.
-    """
-    from tasks.storage.finding import Finder  # which knows the kinds of files, and they know `Place`
-
-    known = (*SHAPES, "tools", *IDS)
-    for ours in prompts.fields:
-        if ours not in known:
-            raise JobError(f"prompts.fields: expected our names ({', '.join(known)}), got {ours!r}")
-    finder = Finder(store, credentials)
-    files: dict[str, SourceFile] = {}
-    parts: dict[str, int] = {}
-    for index, part in enumerate(prompts.parts):
-        for uri, file in finder.find(part.uri, f"prompts.sources[{index}]"):
-            files.setdefault(uri, file)
-            parts.setdefault(uri, index)
-    exclude = {
-        uri: file
-        for index, address in enumerate(prompts.exclude)
-        for uri, file in finder.find(address, f"prompts.exclude[{index}]")
-    }
-    return Sources(prompts, files, parts, exclude)

@@ -9,10 +9,11 @@ from typing import Final
 
 from tasks.errors import RawseqError, SurroundingsError
 from tasks.spec import StoreSpec
+from tasks.storage.opening import open_store
 from tasks.storage.s3_client import Modes
 from tasks.storage.s3_probe import BODY, Asker, probe_key
 from tasks.storage.s3_store import S3Store
-from tasks.storage.store import ObjectStore, open_store
+from tasks.storage.store import ObjectStore
 from tasks.storage.store_findings import ProbeCheck, StoreProbe
 
 _WRITERS: Final = 8

@@ -5,23 +5,18 @@ between them: its shape. Rows of equal shape share one walk through the grammar,
 in column by column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tasks.records import Completion, Ragged, Segment, Verdict
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.integrity import Fault, end_fault, reply_fault
 from tasks.tokens.scan import scan_batch
 from tasks.tokens.walk import Walk
 from tasks.verdicts import CANONICAL, CUT, Code
-
-if TYPE_CHECKING:
-    from tasks.tokens.grammar import Grammar
 
 _SHAREABLE = CANONICAL | CUT
 

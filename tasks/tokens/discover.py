@@ -121,6 +121,26 @@ def ids_of(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
     return tuple(vocabulary.dialect.encode(text))
 
 
+def turn_ends(vocabulary: Vocabulary) -> frozenset[int]:
+    """Return the ids that end a turn; where job and model name none, those that the family is known by.
+
+    Raises:
+        TokenizerError: the vocabulary is of no known family either.
+    """
+    if vocabulary.end_ids:
+        return vocabulary.end_ids
+    control = vocabulary.control_ids
+    for family in FAMILIES:
+        if all(text in control for text in family.requires) and any(h in control for h in family.headers):
+            known = frozenset(control[text] for text in family.ends if text in control)
+            if known:
+                return known
+    raise TokenizerError(
+        "model.tokenizer: no eos_token_id in generation_config.json, and the vocabulary is of no known "
+        "family: give model.grammar.end"
+    )
+
+
 def tool_ends(vocabulary: Vocabulary, family: Family) -> frozenset[int]:
     """Return the ids that end a turn after tool calls (gpt-oss's first generation_config lacks its own)."""
     ends = [text for text, symbol in family.symbols.items() if symbol is Symbol.TOOL_END]
@@ -137,7 +157,7 @@ def symbol_table(vocabulary: Vocabulary, family: Family) -> NDArray[np.uint8]:
         named |= {family.opener: Symbol.OPEN, family.closer: Symbol.CLOSE}
     for text, id in vocabulary.control_ids.items():
         table[id] = Symbol.TEXT if text in family.plain else named.get(text, Symbol.CONTROL)
-    for id in vocabulary.end_ids:
+    for id in turn_ends(vocabulary):
         if id < table.size and table[id] != Symbol.TOOL_END:
             table[id] = Symbol.END
     return table

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.records import Ids
-from tasks.tokens.check import check_row, check_rows
 from tasks.tokens.discover import (
     blank_table,
     family_of,
@@ -20,10 +19,10 @@ from tasks.tokens.discover import (
     qualified_ids,
     symbol_table,
     tool_ends,
+    turn_ends,
 )
 from tasks.tokens.states import Mode, State, Symbol
 from tasks.tokens.vocabulary import Vocabulary
-from tasks.verdicts import Code
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -123,7 +122,7 @@ def discover_grammar(vocabulary: Vocabulary, variants: Sequence[Mapping[str, Any
         default=known[0],
         opener_ids=ids_of(vocabulary, family.opener) if has_thinking(vocabulary, family) else (),
         closer_ids=ids_of(vocabulary, family.closer) if has_thinking(vocabulary, family) else (),
-        end_ids=vocabulary.end_ids | tool_ends(vocabulary, family),
+        end_ids=turn_ends(vocabulary) | tool_ends(vocabulary, family),
         symbols=symbols,
         blank=blank,
         plain_run=longest_run(symbols),
@@ -131,6 +130,3 @@ def discover_grammar(vocabulary: Vocabulary, variants: Sequence[Mapping[str, Any
         rules=family.rules,
         trim=family.trim,
     )
-
-
-__all__ = ["Code", "Grammar", "Mode", "Tail", "check_row", "check_rows", "discover_grammar"]

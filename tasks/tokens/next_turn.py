@@ -9,8 +9,9 @@ import numpy as np
 from tasks.errors import RowError
 from tasks.records import Completion, Request
 from tasks.tokens.calls import as_call, splice_results
+from tasks.tokens.check import check_row
 from tasks.tokens.conversations import Conversation
-from tasks.tokens.grammar import Grammar, check_row
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.mixture import Mix, choose_mix
 from tasks.tokens.replies import answer_message
 from tasks.tokens.sampling import LengthLimits, ResolvedSampling, keeps_logprobs, row_cap, row_seed

@@ -1,19 +1,14 @@
 """What is seen of a whole batch at once: where ids mean something, tails, echoes, loops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.records import Completion, Ids, Ragged
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.states import Symbol
-
-if TYPE_CHECKING:
-    from tasks.tokens.grammar import Grammar
 
 CHUNK = 1 << 18
 """Ids looked at together: their temporaries stay in the cache."""

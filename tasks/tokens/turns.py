@@ -15,9 +15,10 @@ import orjson
 from numpy.typing import NDArray
 
 from tasks.records import Completion, Request
+from tasks.tokens.check import check_row
 from tasks.tokens.continuation import continuation_of, merge_rounds
 from tasks.tokens.conversations import Conversation, RecordLike, plan_conversations
-from tasks.tokens.grammar import Grammar, check_row
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.mixture import Mix
 from tasks.tokens.next_turn import Answer, Step, TurnRules, Work
 from tasks.verdicts import CUT

@@ -14,8 +14,6 @@ from tasks.errors import JobError, TokenizerError
 from tasks.spec import ModelSpec
 from tasks.tokens.dialect import Dialect, discover_dialect
 from tasks.tokens.encoders import find_encoder
-from tasks.tokens.families import FAMILIES
-from tasks.tokens.given import check_given
 from tasks.tokens.guard import prove_class, prove_control_ids, prove_ids, prove_one_start, prove_template_args
 
 FILES = ("*.json", "*.model", "*.jinja", "*.txt", "*.py", "encoding/*.py", "additional_chat_templates/*")
@@ -36,7 +34,8 @@ class Vocabulary:
         tokenizer: the transformers tokenizer.
         size: ids are valid in [0, size).
         control_ids: every control token's text and id: no such text is ordinary in a message.
-        end_ids: ids that end an assistant's turn, from generation_config.json (never `eos_token`).
+        end_ids: ids that end an assistant's turn, as `model.grammar.end` or generation_config.json names them
+            (never `eos_token`); empty when neither does: then the grammar takes its family's.
         template_args: keyword arguments of the chat template.
         generation_defaults: content of generation_config.json, {} without one.
         dialect: how to speak to its chat template.
@@ -106,7 +105,7 @@ def vocabulary_of(tokenizer: Any, folder: Path, model: ModelSpec) -> Vocabulary:
         tokenizer=tokenizer,
         size=max(len(tokenizer), *(id + 1 for id in control.values())),
         control_ids=control,
-        end_ids=given_ends(model.grammar, control) or _end_ids(defaults, control, folder),
+        end_ids=given_ends(model.grammar, control) or _end_ids(defaults),
         template_args=args,
         generation_defaults=defaults,
         dialect=dialect,
@@ -119,13 +118,15 @@ def given_ends(given: Mapping[str, Any], control: Mapping[str, int]) -> frozense
     """Return the end ids that a job names itself, by text or id; none when it does not.
 
     Raises:
-        JobError: when a field of `model.grammar` is wrong, or a text is no control token.
+        JobError: when the field is no list of them, or a text is no control token.
     """
-    check_given(given)
-    unknown = [end for end in given.get("end", ()) if end not in control and end not in control.values()]
+    ends = given.get("end", ())
+    if not isinstance(ends, list | tuple) or ("end" in given and not ends):
+        raise JobError(f"model.grammar.end: expected a list of control tokens, got {ends!r}")
+    unknown = [end for end in ends if end not in control and end not in control.values()]
     if unknown:
         raise JobError(f"model.grammar.end: expected control tokens of this vocabulary, got {unknown[0]!r}")
-    return frozenset(control[end] if isinstance(end, str) else end for end in given.get("end", ()))
+    return frozenset(control[end] if isinstance(end, str) else end for end in ends)
 
 
 def control_ids_of(tokenizer: Any) -> dict[str, int]:
@@ -177,24 +178,9 @@ def _open(folder: Path, model: ModelSpec) -> Any:
         ) from error
 
 
-def _end_ids(defaults: Mapping[str, Any], control: Mapping[str, int], folder: Path) -> frozenset[int]:
-    """Read the end-of-turn ids; without a generation_config.json take those that the family is known by.
-
-    Raises:
-        TokenizerError: when neither names any.
-    """
+def _end_ids(defaults: Mapping[str, Any]) -> frozenset[int]:
     listed = defaults.get("eos_token_id")
-    if listed is not None:
-        return frozenset([listed] if isinstance(listed, int) else listed)
-    for family in FAMILIES:
-        if all(text in control for text in family.requires) and any(h in control for h in family.headers):
-            known = frozenset(control[text] for text in family.ends if text in control)
-            if known:
-                return known
-    raise TokenizerError(
-        f"{folder}: no eos_token_id in generation_config.json, and the vocabulary is of no known family: "
-        "give model.grammar.end"
-    )
+    return frozenset(() if listed is None else [listed] if isinstance(listed, int) else listed)
 
 
 def _account(tokenizer: Any, folder: Path, dialect: Dialect) -> dict[str, Any]:

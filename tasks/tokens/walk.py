@@ -1,10 +1,7 @@
 """One row's control ids through the grammar's states: a pure finite automaton with segments as its trace."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tasks.records import Ids
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.scan import LONG_GAP
 from tasks.tokens.states import (
     BLANK_ONLY,
@@ -20,9 +17,6 @@ from tasks.tokens.states import (
     Symbol,
 )
 from tasks.verdicts import Code
-
-if TYPE_CHECKING:
-    from tasks.tokens.grammar import Grammar
 
 _SYMBOLS = tuple(Symbol)
 _ENDED = (State.COMPLETE, State.COMPLETE_TOOLS)

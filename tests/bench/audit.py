@@ -27,10 +27,11 @@ from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict
 from tasks.spec import JobSpec
 from tasks.storage.audit import audit
 from tasks.storage.ledger import Ledger, Receipt
+from tasks.storage.opening import open_store
 from tasks.storage.sample import RowSample
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_shard
-from tasks.storage.source import open_sources
-from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
+from tasks.storage.source_opening import open_sources
+from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tasks.verdicts import Code
 from tests.bench.ledger import peak_mb
 

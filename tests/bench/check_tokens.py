@@ -12,7 +12,8 @@ import numpy as np
 
 from tasks.records import Completion, Ragged, as_ids
 from tasks.spec import ModelSpec
-from tasks.tokens.grammar import Grammar, check_rows, discover_grammar
+from tasks.tokens.check import check_rows
+from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import load_vocabulary
 from tests.tasks.tokens.model_folders import STANDIN

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict
 from tasks.spec import StoreSpec
 from tasks.storage.ledger import Ledger
-from tasks.storage.store import find_job
+from tasks.storage.opening import find_job
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
 from tests.stores import RESOLVED, commit_checked, folder_store, make_store

@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger, Receipt
-from tasks.storage.source import open_sources
-from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
+from tasks.storage.opening import open_store
+from tasks.storage.source_opening import open_sources
+from tasks.storage.store import ObjectStore, canonical, sha256_hex
 
 ROWS_PER_BATCH = 250  # ten million rows in forty thousand batches
 RESOLVED = {"tokenizer": {"size": 1000, "template_sha256": "t"}}

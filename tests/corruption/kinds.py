@@ -10,7 +10,8 @@ import attrs
 import numpy as np
 
 from tasks.records import Completion, Ids, as_ids
-from tasks.tokens.grammar import Grammar, check_row
+from tasks.tokens.check import check_row
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.plain import encode_plain
 from tasks.tokens.states import Symbol
 from tasks.tokens.vocabulary import Vocabulary

@@ -15,8 +15,9 @@ import attrs
 import pytest
 
 from tasks.records import Completion, Ragged, as_ids
+from tasks.tokens.check import check_rows
 from tasks.tokens.foreign import bare_completion
-from tasks.tokens.grammar import Grammar, check_rows
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import Vocabulary
 from tasks.verdicts import accepted_codes

@@ -21,7 +21,8 @@ from deployments.standin.sampling import Choice
 from deployments.standin.stepper import Stepper
 from deployments.standin.weights import load as load_weights
 from tasks.records import Completion, Ragged, as_ids
-from tasks.tokens.grammar import Grammar, check_rows
+from tasks.tokens.check import check_rows
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.plain import encode_plain
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import Vocabulary

@@ -13,7 +13,7 @@ from deployments.cli import cli
 from deployments.seaweed import start_seaweed
 from tasks.errors import JobError
 from tasks.spec import StoreSpec
-from tasks.storage.store import open_store
+from tasks.storage.opening import open_store
 from tests.jobs import Rawseq
 from tests.stores import make_store, plain
 

@@ -16,7 +16,7 @@ from deployments.seaweed import start_seaweed
 from tasks.errors import JobError
 from tasks.records import Segment
 from tasks.spec import StoreSpec
-from tasks.storage.store import open_store
+from tasks.storage.opening import open_store
 from tasks.tokens.vocabulary import Vocabulary
 from tests.readable import SPLIT_ROW, readable_store
 

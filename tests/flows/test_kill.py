@@ -20,7 +20,7 @@ import pytest
 
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
-from tasks.storage.store import find_job
+from tasks.storage.opening import find_job
 from tests.flows.counted import rows_in, shard_names
 from tests.flows.forked import Template
 from tests.flows.killable import SERVERS, Killable

@@ -16,8 +16,9 @@ from deployments.seaweed import Seaweed
 from deployments.standin.launch import Standin
 from tasks.errors import JobError
 from tasks.spec import StoreSpec
+from tasks.storage.opening import find_job
 from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tasks.storage.store import MissingError, ObjectStore, find_job
+from tasks.storage.store import MissingError, ObjectStore
 from tests.flows.machines import SERVE, WAIT_SECONDS, kill, machine, ready, register, started, wait_for
 from tests.flows.prefect_reads import log_lines, of_run, runs_of, until
 from tests.jobs import Rawseq, write_job, write_prompts

@@ -12,7 +12,7 @@ import pytest
 from deployments.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
 from tasks.spec import StoreSpec
-from tasks.storage.store import find_job, open_store
+from tasks.storage.opening import find_job, open_store
 from tests.conftest import RUN_SECONDS, free_port
 from tests.jobs import Rawseq, write_job, write_prompts
 from tests.prefect_api import make_block

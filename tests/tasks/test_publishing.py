@@ -17,7 +17,8 @@ from tasks.reporting.code_version import code_version
 from tasks.spec import StoreSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.noted_servers import note_server
-from tasks.storage.store import ObjectStore, open_store, sha256_hex
+from tasks.storage.opening import open_store
+from tasks.storage.store import ObjectStore, sha256_hex
 from tasks.stored import job_record
 from tasks.tokens.vocabulary import Vocabulary
 from tests.readable import SCRIPT, SPLIT_ROW, readable_store

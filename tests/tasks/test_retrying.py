@@ -9,8 +9,9 @@ import pytest
 
 from tasks.records import Completion, as_ids
 from tasks.retrying import Retry, kept_rows, rows_made, settled
+from tasks.storage.opening import open_store
 from tasks.storage.plan import Batch
-from tasks.storage.store import canonical, open_store
+from tasks.storage.store import canonical
 from tests.tasks.storage.conftest import job_spec, run_job
 
 A, B, C = "s:a#t0~s0", "s:a#t1~s0", "s:b#t0~s0"

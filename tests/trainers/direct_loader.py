@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tasks.spec import StoreSpec
+from tasks.storage.opening import find_job
 from tasks.storage.reader import read_rows
-from tasks.storage.store import find_job
 
 
 class ShardDataset(IterableDataset[dict[str, Any]]):

@@ -14,8 +14,9 @@ from tasks.exporting import export_opened
 from tasks.records import CheckedBatch, Completion, Ragged, Verdict, as_ids
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger
-from tasks.storage.source import open_sources
-from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
+from tasks.storage.opening import open_store
+from tasks.storage.source_opening import open_sources
+from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tasks.storage.trainers.options import ExportOptions
 from tasks.tokens.calls import as_call, splice_results
 from tasks.tokens.check import check_rows

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 import attrs
 
 from tasks.errors import DataError, JobError, SurroundingsError
-from tasks.storage.folder_lock import take_folder
-from tasks.storage.folder_store import FolderStore, disk_advice
+from tasks.storage.folder_lock import disk_advice, take_folder
+from tasks.storage.folder_store import FolderStore
 from tasks.storage.new_object import NewObject
 from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.example import Example

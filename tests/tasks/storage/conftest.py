@@ -12,10 +12,11 @@ from deployments.seaweed import Seaweed, start_seaweed
 from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict, as_ids
 from tasks.spec import JobSpec, StoreSpec
 from tasks.storage.ledger import Ledger, Receipt
+from tasks.storage.opening import open_store
 from tasks.storage.record import Record
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
-from tasks.storage.source import open_sources
-from tasks.storage.store import ObjectStore, canonical, open_store, sha256_hex
+from tasks.storage.source_opening import open_sources
+from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tasks.verdicts import Code
 from tests.tasks.storage.ceph import BUCKET as CEPH_BUCKET
 from tests.tasks.storage.ceph import KEYS as CEPH_KEYS

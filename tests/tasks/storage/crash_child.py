@@ -20,7 +20,7 @@ from tasks.storage.journal_folder import sweep_journals
 from tasks.storage.ledger import Ledger
 from tasks.storage.s3_client import make_client
 from tasks.storage.s3_store import S3Store
-from tasks.storage.source import open_sources
+from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tests.tasks.storage.conftest import RESOLVED, checked_batch, completion_of, job_spec, receipt_of
 

@@ -10,7 +10,8 @@ import pytest
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
 from tasks.storage.ledger import Ledger
-from tasks.storage.store import ObjectStore, canonical, open_store
+from tasks.storage.opening import open_store
+from tasks.storage.store import ObjectStore, canonical
 from tests.tampering import (
     RECEIPT,
     Tampering,

@@ -16,9 +16,10 @@ import pytest
 from deployments.seaweed import Seaweed
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
+from tasks.storage.opening import find_job, open_store
 from tasks.storage.s3_client import make_client
 from tasks.storage.s3_store import S3Store
-from tasks.storage.store import ObjectStore, find_job, open_store
+from tasks.storage.store import ObjectStore
 
 BATCH_ROWS = 4
 

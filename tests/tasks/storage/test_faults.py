@@ -18,8 +18,8 @@ from tasks.run import Run
 from tasks.spec import StoreSpec
 from tasks.storage import s3_client, s3_parts
 from tasks.storage.audit import audit
+from tasks.storage.opening import open_store
 from tasks.storage.s3_store import S3Store
-from tasks.storage.store import open_store
 from tests.tasks.storage.fault_proxy import Fault, FaultProxy
 
 

@@ -18,7 +18,7 @@ from tasks.storage.keeper import Keeper
 from tasks.storage.lease import Leases, home_of
 from tasks.storage.ledger import Ledger
 from tasks.storage.receipt import unit_name
-from tasks.storage.source import open_sources
+from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 
 BATCH = Batch(3, 30, 40, "f" * 64, ())

@@ -14,7 +14,7 @@ from tasks.errors import DataError, IdentityError
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.plan import plan_object
-from tasks.storage.source import open_sources
+from tasks.storage.source_opening import open_sources
 from tasks.storage.store import MissingError, ObjectStore, canonical, sha256_hex
 
 Prompts = Callable[..., Path]

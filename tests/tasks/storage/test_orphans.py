@@ -10,8 +10,9 @@ import pytest
 
 from tasks.errors import DataError
 from tasks.storage.audit import audit
+from tasks.storage.opening import open_store
 from tasks.storage.orphans import DAY_SECONDS, collect_orphans, find_orphans
-from tasks.storage.store import ObjectStore, open_store
+from tasks.storage.store import ObjectStore
 
 LOST = [f"{folder}/{'ab' * 32}.parquet" for folder in ("shards", "rejected", "provenance", "frequencies")]
 

@@ -13,7 +13,8 @@ import pytest
 from deployments.seaweed import Seaweed, start_seaweed
 from tasks.errors import SurroundingsError
 from tasks.spec import StoreSpec
-from tasks.storage.store import ObjectStore, open_store
+from tasks.storage.opening import open_store
+from tasks.storage.store import ObjectStore
 
 
 def store_on(server: Seaweed) -> ObjectStore:

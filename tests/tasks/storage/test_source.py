@@ -13,10 +13,11 @@ from deployments.seaweed import Seaweed
 from tasks.errors import JobError, SourceError, SurroundingsError
 from tasks.spec import PromptsSpec, StoreSpec
 from tasks.storage.ledger import Ledger
+from tasks.storage.opening import open_store
 from tasks.storage.plan import Mark
 from tasks.storage.record import Record, read_json_record
-from tasks.storage.source import Sources, open_sources
-from tasks.storage.store import open_store
+from tasks.storage.source import Sources
+from tasks.storage.source_opening import open_sources
 
 SYSTEM = {"role": "system", "content": "Be kind"}
 USER = {"role": "user", "content": "Hi"}

@@ -18,11 +18,12 @@ from tasks.storage import duplicates
 from tasks.storage.batch import Batch
 from tasks.storage.duplicates import HashSpill, PromptSpill
 from tasks.storage.ledger import Ledger, Plan
+from tasks.storage.opening import open_store
 from tasks.storage.plan import extended, plan_object, portions
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.sameness import opening_keys, prompt_key
-from tasks.storage.source import Sources, open_sources
-from tasks.storage.store import open_store
+from tasks.storage.source import Sources
+from tasks.storage.source_opening import open_sources
 from tasks.tokens.conversations import plan_conversations
 from tasks.verdicts import Code
 

@@ -12,8 +12,9 @@ import pytest
 from tasks.errors import SourceError
 from tasks.spec import PromptsSpec
 from tasks.storage.ledger import Ledger
-from tasks.storage.source import Sources, open_sources
-from tasks.storage.store import open_store
+from tasks.storage.opening import open_store
+from tasks.storage.source import Sources
+from tasks.storage.source_opening import open_sources
 
 
 @pytest.fixture(scope="module", autouse=True)

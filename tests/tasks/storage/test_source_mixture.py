@@ -15,9 +15,10 @@ from tasks.spec import JobSpec, PromptsSpec
 from tasks.storage.batch import Batch, Span
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.mixture import interleaving, merged
+from tasks.storage.opening import open_store
 from tasks.storage.record import Record
-from tasks.storage.source import Sources, open_sources
-from tasks.storage.store import open_store
+from tasks.storage.source import Sources
+from tasks.storage.source_opening import open_sources
 
 
 def grow(spec: JobSpec) -> tuple[Plan, Sources]:

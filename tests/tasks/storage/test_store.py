@@ -14,16 +14,9 @@ import pytest
 from deployments.seaweed import Seaweed
 from tasks.errors import DataError, JobError, SurroundingsError
 from tasks.spec import StoreSpec
+from tasks.storage.opening import find_job, open_store
 from tasks.storage.s3_client import make_client
-from tasks.storage.store import (
-    MissingError,
-    ObjectStore,
-    digest_of,
-    find_job,
-    open_store,
-    put_content,
-    sha256_hex,
-)
+from tasks.storage.store import MissingError, ObjectStore, digest_of, put_content, sha256_hex
 
 
 def test_what_was_put_is_read_back(store: ObjectStore) -> None:

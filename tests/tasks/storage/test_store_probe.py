@@ -13,10 +13,11 @@ from tasks.errors import SurroundingsError
 from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
 from tasks.storage.ledger import Ledger
+from tasks.storage.opening import open_store
 from tasks.storage.s3_client import Modes
 from tasks.storage.s3_store import S3Store
-from tasks.storage.source import open_sources
-from tasks.storage.store import canonical, open_store, sha256_hex
+from tasks.storage.source_opening import open_sources
+from tasks.storage.store import canonical, sha256_hex
 from tasks.storage.store_probe import prepare_store
 from tests.tasks.storage.conftest import CEPH, s3_access
 from tests.tasks.storage.fault_proxy import Fault, FaultProxy

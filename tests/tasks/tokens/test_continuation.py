@@ -5,9 +5,9 @@ import pytest
 
 from tasks.records import Completion, Request, as_ids
 from tasks.spec import SamplingSpec
+from tasks.tokens.check import check_row
 from tasks.tokens.continuation import continuation_of, merge_rounds
 from tasks.tokens.conversations import plan_conversations
-from tasks.tokens.grammar import check_row
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
 from tests.tasks.tokens.answers import answer
 from tests.tasks.tokens.conftest import Load

@@ -8,7 +8,8 @@ import pytest
 
 from tasks.records import Completion, Ids, Ragged, Verdict, as_ids
 from tasks.spec import ModelSpec
-from tasks.tokens.grammar import Grammar, check_row, check_rows, discover_grammar
+from tasks.tokens.check import check_row, check_rows
+from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
 from tests.tasks.tokens.answers import FORMS, answer

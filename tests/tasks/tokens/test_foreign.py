@@ -7,9 +7,9 @@ import pytest
 
 from tasks.errors import DataError
 from tasks.spec import SamplingSpec
+from tasks.tokens.check import check_row
 from tasks.tokens.conversations import plan_conversations
 from tasks.tokens.foreign import foreign_completion
-from tasks.tokens.grammar import check_row
 from tasks.tokens.inspect_row import describe_refusal, describe_request, describe_verdict
 from tasks.tokens.sampling import LengthLimits, resolve_sampling
 from tasks.tokens.template import render

@@ -9,7 +9,8 @@ import pytest
 from tasks.errors import JobError
 from tasks.records import Completion, as_ids
 from tasks.spec import ModelSpec
-from tasks.tokens.grammar import check_row, discover_grammar
+from tasks.tokens.check import check_row
+from tasks.tokens.grammar import discover_grammar
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import load_vocabulary
 from tests.tasks.tokens.sketches import Sketch, sketch_folder
@@ -89,4 +90,4 @@ def test_end_ids_may_be_given(folder: Path) -> None:
 def test_wrong_descriptions_are_named(folder: Path, given: dict[str, Any], message: str) -> None:
     """A mistake in `model.grammar` stops the job with field, expected and got."""
     with pytest.raises(JobError, match=message):
-        load_vocabulary(ModelSpec(tokenizer=str(folder), grammar=given))
+        discover_grammar(load_vocabulary(ModelSpec(tokenizer=str(folder), grammar=given)))

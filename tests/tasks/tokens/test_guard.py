@@ -11,6 +11,7 @@ import transformers
 
 from tasks.errors import TokenizerError
 from tasks.spec import ModelSpec
+from tasks.tokens.grammar import discover_grammar
 from tasks.tokens.vocabulary import load_vocabulary
 from tests.tasks.tokens.conftest import Load
 from tests.tasks.tokens.model_folders import GENUINE
@@ -138,7 +139,9 @@ def test_end_ids_are_the_models_own_not_the_tokenizers_eos(model_folder: Folder,
 def test_without_a_generation_config_the_familys_ends_are_taken(model_folder: Folder, tmp_path: Path) -> None:
     """A folder with a tokenizer only still ends its turns where the family does."""
     folder = copy_of(model_folder("qwen3"), tmp_path, "generation_config.json")
-    assert load_vocabulary(spec(folder)).end_ids == {151645, 151643}
+    vocabulary = load_vocabulary(spec(folder))
+    assert not vocabulary.end_ids
+    assert discover_grammar(vocabulary).end_ids == {151645, 151643}
 
 
 def test_no_chat_template_is_refused(model_folder: Folder, tmp_path: Path) -> None:

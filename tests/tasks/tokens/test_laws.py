@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.records import Completion, Ragged, as_ids
-from tasks.tokens.grammar import Grammar, check_row, check_rows
+from tasks.tokens.check import check_row, check_rows
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.vocabulary import Vocabulary
 from tasks.verdicts import Code
 from tests.tasks.tokens.conftest import Load

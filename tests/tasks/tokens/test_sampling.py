@@ -8,8 +8,9 @@ import pytest
 
 from tasks.errors import JobError, RowError
 from tasks.spec import SamplingSpec
+from tasks.tokens.check import check_row
 from tasks.tokens.conversations import plan_conversations
-from tasks.tokens.grammar import check_row, discover_grammar
+from tasks.tokens.grammar import discover_grammar
 from tasks.tokens.mixture import choose_mix, read_mix
 from tasks.tokens.sampling import LengthLimits, resolve_sampling, row_cap, row_seed
 from tests.tasks.tokens.answers import answer

@@ -8,7 +8,8 @@ import pytest
 from tasks.errors import TokenizerError
 from tasks.records import Completion, as_ids
 from tasks.spec import ModelSpec
-from tasks.tokens.grammar import check_row, discover_grammar
+from tasks.tokens.check import check_row
+from tasks.tokens.grammar import discover_grammar
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import load_vocabulary
 from tests.tasks.tokens.conftest import Load

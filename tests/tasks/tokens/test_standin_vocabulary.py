@@ -6,7 +6,8 @@ import pytest
 
 from tasks.records import Completion, Ids, as_ids
 from tasks.spec import ModelSpec, SamplingSpec
-from tasks.tokens.grammar import Grammar, check_row, discover_grammar
+from tasks.tokens.check import check_row
+from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.sampling import resolve_sampling
 from tasks.tokens.template import render
 from tasks.tokens.vocabulary import Vocabulary, load_vocabulary

@@ -9,8 +9,9 @@ import pytest
 
 from tasks.records import Completion, Ragged, Request, as_ids
 from tasks.spec import SamplingSpec
+from tasks.tokens.check import check_row
 from tasks.tokens.conversations import answer_points, extends_previous, plan_conversations
-from tasks.tokens.grammar import Grammar, check_row
+from tasks.tokens.grammar import Grammar
 from tasks.tokens.replies import answer_calls, answer_message
 from tasks.tokens.rowid import row_id, split_row_id
 from tasks.tokens.sampling import LengthLimits, resolve_sampling, row_seed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.records import Completion
-from tasks.tokens.grammar import check_row
+from tasks.tokens.check import check_row
 from tasks.tokens.template import render
 from tasks.verdicts import NEVER_SENT, Code
 from tests.tasks.tokens.conftest import Load

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 from tasks.spec import StoreSpec
-from tasks.storage.store import find_job, open_store
+from tasks.storage.opening import find_job, open_store
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
 

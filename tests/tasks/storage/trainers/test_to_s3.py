@@ -13,7 +13,8 @@ import pytest
 from deployments.seaweed import Seaweed
 from tasks.errors import DataError, JobError
 from tasks.spec import StoreSpec
-from tasks.storage.store import ObjectStore, open_store
+from tasks.storage.opening import open_store
+from tasks.storage.store import ObjectStore
 from tasks.storage.trainers.export import export
 from tasks.storage.trainers.options import ExportOptions
 from tests.stores import folder_store, loop, make_store, plain
