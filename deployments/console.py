@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tasks.records import Segment
 from tasks.report import Progress as Counters
-from tasks.report import verdict_rows
+from tasks.reporting.summary import verdict_rows
 from tasks.tokens.vocabulary import Vocabulary
 
 REFRESH_SECONDS = 0.2

@@ -20,7 +20,7 @@ from rich.console import Console
 from deployments.console import moving_bar
 from deployments.server_settings import SERVER_SETTINGS
 from tasks.errors import RawseqError, SurroundingsError
-from tasks.report import Summary
+from tasks.reporting.summary import Summary
 from tasks.run import OBSERVER, Run
 from tasks.spec import JobSpec, StoreSpec
 

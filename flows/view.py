@@ -28,7 +28,7 @@ from prefect.client.schemas.filters import (
 from prefect.utilities.urls import url_for
 
 from tasks.live import REASON_CHARACTERS, ServerBook
-from tasks.report import Summary, verdict_rows
+from tasks.reporting.summary import Summary, verdict_rows
 from tasks.run import Run, current_run
 from tasks.steps import UNSEEN
 from tasks.storage.retry_command import retry_command

@@ -11,17 +11,18 @@ import attrs
 import numpy as np
 
 from tasks.lane import BatchLane
-from tasks.probing import api_key_of, probe_plan
+from tasks.probing import probe_plan
 from tasks.records import CheckedBatch, Completion, Ragged
 from tasks.run import Run
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.ensure import ServerReport
 from tasks.serving.fleet import Fleet
-from tasks.serving.settings import FleetSettings
+from tasks.serving.settings import FleetSettings, api_key_of
 from tasks.storage.batch import Batch, Batches
 from tasks.storage.journal import Journal
 from tasks.storage.journal_folder import sweep_journals
 from tasks.storage.noted_servers import note_server
+from tasks.storage.planning import extend_plan
 from tasks.storage.receipt import unit_name
 from tasks.storage.server_lock import server_locks
 from tasks.storage.source_opening import open_sources
@@ -86,7 +87,7 @@ class Numbered(Protocol):
 def plan(run: Run) -> Batches:
     """Extend the plan by what is new in the sources; return the batches without a receipt."""
     sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
-    run.plan = run.ledger.extend_plan(sources, run.spec, run.resolved_sha256)
+    run.plan = extend_plan(run.ledger, sources, run.spec, run.resolved_sha256)
     run.sources = sources
     return _pending(run, 0, len(run.plan.batches))
 

@@ -12,7 +12,7 @@ from tasks.batches import RenderedBatch
 from tasks.memory import give_back
 from tasks.publishing import Published, publish_dataset
 from tasks.records import CheckedBatch
-from tasks.report import Summary
+from tasks.reporting.summary import Summary
 from tasks.run import Run
 from tasks.storage.ledger import FileEntry, Receipt
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard

@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 import attrs
 
 from tasks.errors import RawseqError, UnfaithfulError
-from tasks.probing import api_key_of, probe_plan
+from tasks.probing import probe_plan
 from tasks.serving.client import ServerClient, open_session
 from tasks.serving.ensure import ensure_patiently
 from tasks.serving.idle import BusyError
 from tasks.serving.judge import ProbePlan
 from tasks.serving.process import place_of
-from tasks.serving.settings import Check, FleetSettings, Say, unchecked
+from tasks.serving.settings import Check, FleetSettings, Say, api_key_of, unchecked
 from tasks.spec import ModelSpec, SamplingSpec, ServersSpec
 from tasks.tokens.grammar import discover_grammar
 from tasks.tokens.sampling import resolve_sampling

@@ -1,12 +1,10 @@
 """The probe's question in the job's own ids: where `tokens` hands `serving` what it must not know itself."""
 
-import os
-
-from tasks.errors import JobError
 from tasks.serving.client import Access, ServerClient
 from tasks.serving.ensure import wait_ready
 from tasks.serving.judge import QUESTION, ProbePlan
 from tasks.serving.probe import ProbeReport, probe_server
+from tasks.serving.settings import api_key_of
 from tasks.spec import ModelSpec, SamplingSpec, ServersSpec
 from tasks.tokens.grammar import Grammar, discover_grammar
 from tasks.tokens.sampling import ResolvedSampling, resolve_sampling
@@ -28,20 +26,6 @@ def probe_plan(
         decode=vocabulary.decode,
         tokenizer=tokenizer,
     )
-
-
-def api_key_of(servers: ServersSpec) -> str | None:
-    """Return the API key from the environment variable that the job names; None when it names none.
-
-    Raises:
-        JobError: the variable is not set here.
-    """
-    if servers.api_key_env is None:
-        return None
-    key = os.environ.get(servers.api_key_env)
-    if not key:
-        raise JobError(f"servers.api_key_env: expected the key in ${servers.api_key_env}, it is not set here")
-    return key
 
 
 async def probe_one(model: ModelSpec, servers: ServersSpec) -> ProbeReport:

@@ -14,7 +14,6 @@ import numpy as np
 import orjson
 
 from tasks.errors import DataError
-from tasks.report import Summary
 from tasks.reporting.card import dataset_card
 from tasks.reporting.code_version import code_version
 from tasks.reporting.index import dataset_index
@@ -22,6 +21,7 @@ from tasks.reporting.measured import Measured
 from tasks.reporting.numbers import answer_warning
 from tasks.reporting.retokenized import Retokenized, retokenize
 from tasks.reporting.sample import SAMPLE_BYTES, sampled_batches
+from tasks.reporting.summary import Summary
 from tasks.storage.ledger import Ledger
 from tasks.storage.noted_servers import noted_servers
 from tasks.storage.receipt import FileEntry, Receipt

@@ -12,7 +12,6 @@ import attrs
 
 from tasks.errors import JobError, RowError, SurroundingsError, UnfaithfulError
 from tasks.likelihood import TOLERANCE, TOP, at_temperature, not_drawable, off_kept, outlying, surprise
-from tasks.probing import api_key_of
 from tasks.records import Request
 from tasks.serving.client import Access, ServerClient
 from tasks.serving.ensure import wait_ready
@@ -20,7 +19,7 @@ from tasks.serving.gates import refusals, same_model
 from tasks.serving.outcomes import AttemptError
 from tasks.serving.scorer import score_row
 from tasks.serving.scoring import Scores
-from tasks.serving.settings import Patience
+from tasks.serving.settings import Patience, api_key_of
 from tasks.spec import ServersSpec
 from tasks.storage.audit_report import AuditReport, Check
 from tasks.storage.sample import SampledRow

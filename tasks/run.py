@@ -25,7 +25,8 @@ from tasks.live import BatchBook
 from tasks.processes import Knowledge
 from tasks.publishing import Published
 from tasks.rendering import Renderers
-from tasks.report import Progress, Summary
+from tasks.report import Progress
+from tasks.reporting.summary import Summary
 from tasks.serving.dispatch import Dispatch
 from tasks.serving.fleet import Fleet
 from tasks.spec import JobSpec

@@ -26,7 +26,7 @@ from tasks.committing import BatchFiles
 from tasks.errors import JobError, RawseqError
 from tasks.maintaining import Tended, Users
 from tasks.records import CheckedBatch
-from tasks.report import Summary
+from tasks.reporting.summary import Summary
 from tasks.rescoring import Rescore
 from tasks.retrying import Again, Retry
 from tasks.run import current_run

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from deployments.console import output, verdict_table
 from tasks.jobfile import load_job
-from tasks.report import Summary
+from tasks.reporting.summary import Summary
 
 
 @click.command(short_help="Make every row of a job; again: resumes.")

@@ -5,9 +5,9 @@ from typing import Any
 
 import attrs
 
-from tasks.report import Summary
 from tasks.reporting.code_version import CodeVersion
 from tasks.reporting.retokenized import Retokenized
+from tasks.reporting.summary import Summary
 from tasks.spec import SCHEMA_VERSION
 from tasks.storage.receipt import Receipt
 

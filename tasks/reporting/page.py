@@ -6,11 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from tasks.records import Segment
-from tasks.report import verdict_rows
 from tasks.reporting import drawing
 from tasks.reporting.measured import LENGTHS, Measured, Shown
 from tasks.reporting.numbers import answer_share, answer_warning, coverage, ids_to_cover, paces, quantiles
 from tasks.reporting.retokenized import Retokenized
+from tasks.reporting.summary import verdict_rows
 from tasks.reporting.templates import template
 
 TOP: Final = 10

@@ -9,8 +9,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tasks.serving.info import ServerInfo
-from tasks.serving.process import REASONING_PARSER, STRICT_THINKING, TOOL_CALL_PARSER
 from tasks.spec import ServersSpec
+
+REASONING_PARSER: Final = "--reasoning-parser"
+TOOL_CALL_PARSER: Final = "--tool-call-parser"
+STRICT_THINKING: Final = "--enable-strict-thinking"
 
 Version = tuple[int, int, int, int]
 """major, minor, patch, and -1 for a release candidate, 0 for a release, n for post n."""

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
 from tasks.serving.client import ServerClient
-from tasks.serving.gates import unwanted
+from tasks.serving.gates import REASONING_PARSER, TOOL_CALL_PARSER, unwanted
 from tasks.serving.idle import wait_idle
 from tasks.serving.info import ServerInfo
 from tasks.serving.outcomes import AttemptError
 from tasks.serving.probe import probe_server
-from tasks.serving.process import REASONING_PARSER, TOOL_CALL_PARSER, command_without, place_of, port_of
+from tasks.serving.process import command_without, place_of, port_of
 from tasks.serving.restart import Restarted, restart_locally, restart_lock
 from tasks.serving.settings import Check, FleetSettings, Say, unchecked
 from tasks.spec import ServersSpec

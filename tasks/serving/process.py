@@ -17,11 +17,8 @@ import attrs
 import psutil
 
 from tasks.errors import SurroundingsError
+from tasks.serving.gates import REASONING_PARSER, STRICT_THINKING
 from tasks.serving.info import redact
-
-REASONING_PARSER: Final = "--reasoning-parser"
-TOOL_CALL_PARSER: Final = "--tool-call-parser"
-STRICT_THINKING: Final = "--enable-strict-thinking"
 
 SWITCHES: Final = (STRICT_THINKING,)
 """Flags of these that take no value."""

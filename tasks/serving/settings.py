@@ -1,5 +1,6 @@
 """What a fleet is to be: servers, probe, time limits."""
 
+import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from tasks.errors import JobError
 from tasks.serving.client import Access
 from tasks.serving.judge import ProbePlan
 from tasks.spec import ServersSpec
@@ -101,3 +103,17 @@ class FleetSettings:
         """How its servers are reached."""
         spec = self.servers
         return Access(self.api_key, spec.connect_timeout_seconds, spec.info_timeout_seconds)
+
+
+def api_key_of(servers: ServersSpec) -> str | None:
+    """Return the API key from the environment variable that the job names; None when it names none.
+
+    Raises:
+        JobError: the variable is not set here.
+    """
+    if servers.api_key_env is None:
+        return None
+    key = os.environ.get(servers.api_key_env)
+    if not key:
+        raise JobError(f"servers.api_key_env: expected the key in ${servers.api_key_env}, it is not set here")
+    return key

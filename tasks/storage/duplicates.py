@@ -10,7 +10,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 import attrs
 import numpy as np
@@ -18,13 +18,28 @@ import orjson
 from numpy.typing import NDArray
 
 from tasks.errors import SourceError
-from tasks.storage.record import Record
 
 _BUCKETS = 64
 _BUFFERED = 2**18
 _PART_BYTES = 2**20  # a multiple of every row's size
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Python's hashes are signed; the low 64 bits are kept."""
+
+
+class Named(Protocol):
+    """What is noted of a record."""
+
+    @property
+    def source(self) -> str:
+        """Name of its source."""
+
+    @property
+    def line(self) -> int:
+        """Its 1-based line or row there."""
+
+    @property
+    def record_id(self) -> str:
+        """Its id, unique within the source."""
 
 
 class Spill:
@@ -117,7 +132,7 @@ class PromptSpill(Spill):
         self._names = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         self._written = 0
 
-    def add(self, key: bytes, number: int, record: Record) -> None:
+    def add(self, key: bytes, number: int, record: Named) -> None:
         """Note one prompt: its 16-byte key, its number in plan order, and whose it is."""
         high, low = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         self._add((high, low, number, self._written))
@@ -146,7 +161,7 @@ class PromptSpill(Spill):
         return source, line, record_id
 
 
-def refuse_repeated(suspects: frozenset[int], records: Iterable[tuple[Record, str]]) -> None:
+def refuse_repeated(suspects: frozenset[int], records: Iterable[tuple[Named, str]]) -> None:
     """Look again at the records whose id's hash repeated.
 
     Args:

@@ -3,11 +3,10 @@
 Everything in it is created once, as one object, only if absent; nothing is ever overwritten.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import attrs
 import orjson
 
 from tasks.errors import DataError, IdentityError
@@ -15,7 +14,6 @@ from tasks.spec import SCHEMA_VERSION, JobSpec
 from tasks.storage import receipt as receipts_
 from tasks.storage.batch import Batch, Batches
 from tasks.storage.plan import Plan, check_schema, extended, plan_object, portions
-from tasks.storage.planning import new_batches, notices
 from tasks.storage.receipt import (
     FileEntry,
     Receipt,
@@ -25,7 +23,6 @@ from tasks.storage.receipt import (
     receipt_bytes,
     receipt_key,
 )
-from tasks.storage.source import Sources
 from tasks.storage.store import ObjectStore, canonical, put_content, sha256_hex
 
 __all__ = ["Batch", "FileEntry", "Ledger", "Plan", "Receipt", "Totals"]
@@ -74,7 +71,7 @@ class Ledger:
         return data
 
     def plan(self) -> Plan:
-        """Return the plan as stored; it has no batches before the first `extend_plan`."""
+        """Return the plan as stored; it has no batches before the first `write_plan`."""
         plan = Plan(self.job_id)
         while self._store.head(_plan_key(plan.sequences)) is not None:
             key = _plan_key(plan.sequences)
@@ -97,41 +94,27 @@ class Ledger:
             )
         return plan
 
-    def extend_plan(self, sources: Sources, spec: JobSpec, resolved_sha256: str) -> Plan:
-        """Append batches for what the sources hold beyond the plan, and return all of it.
-
-        Scans everything that is new before the first object is written. When another run extends the plan at
-        the same time, the first wins and the rest is planned behind it.
-
-        Raises:
-            SourceError: see `new_batches`.
-            DataError: a part of the plan is gone.
-        """
-        sources.seal = (self.job_id, resolved_sha256)
-        plan = self.plan_of(self.committed())
-        rows = self._rows_at_first()
-        while True:
-            sources.know(plan.sources)
-            before = notices(spec, plan, sources.missing, rows)
-            batches = new_batches(sources, spec, plan, resolved_sha256)
-            grown = self._write_plan(plan, sources, batches)
-            if grown is not None:
-                return attrs.evolve(grown, notices=before)
-            plan = self.plan()
-
-    def _rows_at_first(self) -> int | None:
+    def rows_at_first(self) -> int | None:
         """Return `batch.rows` of the run that began the job; None without a `job.json`."""
         if self._store.head("job.json") is None:
             return None
         rows: int | None = self.job().get("spec", {}).get("batch", {}).get("rows")
         return rows
 
-    def _write_plan(self, plan: Plan, sources: Sources, batches: Batches) -> Plan | None:
-        """Write `batches` behind `plan`; None when somebody else wrote other ones first."""
+    def write_plan(
+        self, plan: Plan, names: Mapping[str, str], batches: Batches, exclude: Sequence[str]
+    ) -> Plan | None:
+        """Write `batches` behind `plan`; None when somebody else wrote other ones first.
+
+        Args:
+            plan: as stored.
+            names: name of each prompt file, by uri.
+            batches: what follows.
+            exclude: the job's `prompts.exclude`.
+        """
         named = dict(plan.sources)
-        named |= {name: uri for uri, name in sources.names.items() if name not in named}
+        named |= {name: uri for uri, name in names.items() if name not in named}
         for part in portions(batches):
-            exclude = sources.prompts.exclude
             data = canonical(plan_object(self.job_id, plan.sequences, tuple(named.items()), part, exclude))
             key = _plan_key(plan.sequences)
             if not self._store.put(key, data, create_only=True) and self._store.get(key) != data:

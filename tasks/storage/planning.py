@@ -13,11 +13,35 @@ from tasks.storage.batch import Batch, Batches, Drop, Span
 from tasks.storage.duplicates import HashSpill, PromptSpill, refuse_repeated
 from tasks.storage.exclusion import read_exclusion
 from tasks.storage.fingerprint import batch_fingerprint, with_dropped
+from tasks.storage.ledger import Ledger
 from tasks.storage.mixture import in_batch_order
 from tasks.storage.plan import Plan
 from tasks.storage.record import Place, Record
 from tasks.storage.sameness import opening_keys, prompt_key
 from tasks.storage.source import Sources
+
+
+def extend_plan(ledger: Ledger, sources: Sources, spec: JobSpec, resolved_sha256: str) -> Plan:
+    """Append batches for what the sources hold beyond the plan, and return all of it.
+
+    Scans everything that is new before the first object is written. When another run extends the plan at the
+    same time, the first wins and the rest is planned behind it.
+
+    Raises:
+        SourceError: see `new_batches`.
+        DataError: a part of the plan is gone.
+    """
+    sources.seal = (ledger.job_id, resolved_sha256)
+    plan = ledger.plan_of(ledger.committed())
+    rows = ledger.rows_at_first()
+    while True:
+        sources.know(plan.sources)
+        before = notices(spec, plan, sources.missing, rows)
+        batches = new_batches(sources, spec, plan, resolved_sha256)
+        grown = ledger.write_plan(plan, sources.names, batches, sources.prompts.exclude)
+        if grown is not None:
+            return attrs.evolve(grown, notices=before)
+        plan = ledger.plan()
 
 
 def new_batches(sources: Sources, spec: JobSpec, plan: Plan, resolved_sha256: str) -> Batches:

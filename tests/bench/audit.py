@@ -28,6 +28,7 @@ from tasks.spec import JobSpec
 from tasks.storage.audit import audit
 from tasks.storage.ledger import Ledger, Receipt
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.sample import RowSample
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_shard
 from tasks.storage.source_opening import open_sources
@@ -94,7 +95,7 @@ def make(folder: Path) -> int:
     spec, _, ledger = job_of(folder)
     ledger.open_job(spec, RESOLVED)
     resolved = sha256_hex(canonical(RESOLVED))
-    plan = ledger.extend_plan(open_sources(spec.prompts), spec, resolved)
+    plan = extend_plan(ledger, open_sources(spec.prompts), spec, resolved)
     for batch in plan.batches:
         rows = [row_of(f"questions:q{n}#t0~s0", n) for n in range(batch.start, batch.stop)]
         checked = checked_of(batch.index, rows)

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger, Receipt
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 
@@ -50,7 +51,7 @@ def plan(folder: Path) -> int:
     """Plan everything, for the first time."""
     spec, _, ledger = job_of(folder)
     ledger.open_job(spec, RESOLVED)
-    return len(ledger.extend_plan(open_sources(spec.prompts), spec, "r").batches)
+    return len(extend_plan(ledger, open_sources(spec.prompts), spec, "r").batches)
 
 
 def commit(folder: Path) -> int:
@@ -84,7 +85,7 @@ def commit(folder: Path) -> int:
 def resume(folder: Path) -> int:
     """Start again when all is done: read the plan, look for new prompts, list what is pending."""
     spec, _, ledger = job_of(folder)
-    grown = ledger.extend_plan(open_sources(spec.prompts), spec, "r")
+    grown = extend_plan(ledger, open_sources(spec.prompts), spec, "r")
     assert not ledger.pending(grown)
     return len(grown.batches)
 

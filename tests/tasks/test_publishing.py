@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tasks.publishing import Published, publish_dataset, publish_store
-from tasks.report import Summary
 from tasks.reporting.code_version import code_version
+from tasks.reporting.summary import Summary
 from tasks.spec import StoreSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.noted_servers import note_server

@@ -3,7 +3,8 @@
 import pytest
 
 from deployments.verbs.run import summary_lines
-from tasks.report import Progress, Summary, verdict_rows
+from tasks.report import Progress
+from tasks.reporting.summary import Summary, verdict_rows
 from tasks.verdicts import (
     BEHAVIOUR,
     CANONICAL,

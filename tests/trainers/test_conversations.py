@@ -15,6 +15,7 @@ from tasks.records import CheckedBatch, Completion, Ragged, Verdict, as_ids
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
 from tasks.storage.trainers.options import ExportOptions
@@ -99,7 +100,7 @@ def store(tmp_path: Path) -> ObjectStore:
     made = open_store(spec.store, spec.job_id)
     ledger, sources = Ledger(made, spec.job_id), open_sources(spec.prompts)
     ledger.open_job(spec, resolved)
-    for batch in ledger.extend_plan(sources, spec, sha256_hex(canonical(resolved))).batches:
+    for batch in extend_plan(ledger, sources, spec, sha256_hex(canonical(resolved))).batches:
         conversations = plan_conversations(sources.read(batch), "each", 1)
         rows = [row for each in conversations for row in answered(each, vocabulary, grammar)]
         turns = [turn for each in conversations for turn in each.turns]

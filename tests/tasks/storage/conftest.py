@@ -13,6 +13,7 @@ from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict, as
 from tasks.spec import JobSpec, StoreSpec
 from tasks.storage.ledger import Ledger, Receipt
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.record import Record
 from tasks.storage.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
 from tasks.storage.source_opening import open_sources
@@ -193,7 +194,7 @@ def run_job(store: ObjectStore, spec: JobSpec, batches: int | None = None) -> Le
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, RESOLVED)
     sources = open_sources(spec.prompts)
-    plan = ledger.extend_plan(sources, spec, sha256_hex(canonical(RESOLVED)))
+    plan = extend_plan(ledger, sources, spec, sha256_hex(canonical(RESOLVED)))
     for batch in ledger.pending(plan)[:batches]:
         answers = [completion_of(record, n) for n, record in enumerate(sources.read(batch))]
         ledger.commit(receipt_of(ledger, batch, checked_batch(batch.index, answers)))

@@ -18,6 +18,7 @@ from tasks.storage.folder_store import FolderStore
 from tasks.storage.journal import Journal
 from tasks.storage.journal_folder import sweep_journals
 from tasks.storage.ledger import Ledger
+from tasks.storage.planning import extend_plan
 from tasks.storage.s3_client import make_client
 from tasks.storage.s3_store import S3Store
 from tasks.storage.source_opening import open_sources
@@ -65,7 +66,7 @@ def work(folder: Path, spec: JobSpec, store: ObjectStore, run: str, killer: Kill
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, RESOLVED)
     sources = open_sources(spec.prompts)
-    plan = ledger.extend_plan(sources, spec, sha256_hex(canonical(RESOLVED)))
+    plan = extend_plan(ledger, sources, spec, sha256_hex(canonical(RESOLVED)))
     pending = ledger.pending(plan)
     sweep_journals(folder / "journal", spec.job_id, plan.batches, ledger.committed())
     for batch in pending:

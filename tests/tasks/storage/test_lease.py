@@ -17,6 +17,7 @@ from tasks.storage.batch import Batch
 from tasks.storage.keeper import Keeper
 from tasks.storage.lease import Leases, home_of
 from tasks.storage.ledger import Ledger
+from tasks.storage.planning import extend_plan
 from tasks.storage.receipt import unit_name
 from tasks.storage.source_opening import open_sources
 from tasks.storage.store import ObjectStore, canonical, sha256_hex
@@ -180,7 +181,7 @@ def work(store: ObjectStore, spec: JobSpec, kit: Any, root: Path, made: list[str
     ledger = Ledger(store, spec.job_id)
     ledger.open_job(spec, kit.resolved)
     sources = open_sources(spec.prompts)
-    plan = ledger.extend_plan(sources, spec, sha256_hex(canonical(kit.resolved)))
+    plan = extend_plan(ledger, sources, spec, sha256_hex(canonical(kit.resolved)))
     with Keeper(store, root, root.name) as keeper:
         while pending := ledger.pending(plan):
             for batch in pending:

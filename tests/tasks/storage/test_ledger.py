@@ -14,6 +14,7 @@ from tasks.errors import DataError, IdentityError
 from tasks.spec import JobSpec
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.plan import plan_object
+from tasks.storage.planning import extend_plan
 from tasks.storage.source_opening import open_sources
 from tasks.storage.store import MissingError, ObjectStore, canonical, sha256_hex
 
@@ -22,7 +23,7 @@ Prompts = Callable[..., Path]
 
 def extend(store: ObjectStore, spec: JobSpec) -> Plan:
     """Plan what is new in the job's sources."""
-    return Ledger(store, spec.job_id).extend_plan(open_sources(spec.prompts), spec, "r")
+    return extend_plan(Ledger(store, spec.job_id), open_sources(spec.prompts), spec, "r")
 
 
 def test_whole_job(store: ObjectStore, tmp_path: Path, prompts: Prompts, kit: Any) -> None:
@@ -192,7 +193,7 @@ def test_first_receipt_wins(store: ObjectStore, tmp_path: Path, prompts: Prompts
     spec = kit.job_spec(tmp_path, str(prompts(rows=5)))
     ledger = Ledger(store, spec.job_id)
     sources = open_sources(spec.prompts)
-    batch = ledger.extend_plan(sources, spec, "r").batches[0]
+    batch = extend_plan(ledger, sources, spec, "r").batches[0]
     answers = [kit.completion_of(record, n) for n, record in enumerate(sources.read(batch))]
     ours = kit.receipt_of(ledger, batch, kit.checked_batch(0, answers))
     theirs = kit.receipt_of(
@@ -211,7 +212,7 @@ def test_no_receipt_without_its_files(store: ObjectStore, tmp_path: Path, prompt
     spec = kit.job_spec(tmp_path, str(prompts(rows=5)))
     ledger = Ledger(store, spec.job_id)
     sources = open_sources(spec.prompts)
-    batch = ledger.extend_plan(sources, spec, "r").batches[0]
+    batch = extend_plan(ledger, sources, spec, "r").batches[0]
     receipt = kit.receipt_of(
         ledger, batch, kit.checked_batch(0, [kit.completion_of(r, 0) for r in sources.read(batch)])
     )

@@ -15,6 +15,7 @@ from tasks.spec import PromptsSpec, StoreSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.opening import open_store
 from tasks.storage.plan import Mark
+from tasks.storage.planning import extend_plan
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.source import Sources
 from tasks.storage.source_opening import open_sources
@@ -250,7 +251,7 @@ def test_bad_row_stops_the_plan(tmp_path: Path, kit: Any) -> None:
     spec = kit.job_spec(tmp_path, str(path))
     store = open_store(spec.store, spec.job_id)
     with pytest.raises(SourceError, match=r"bad\.jsonl:2: expected one JSON object"):
-        Ledger(store, spec.job_id).extend_plan(open_sources(spec.prompts), spec, "r")
+        extend_plan(Ledger(store, spec.job_id), open_sources(spec.prompts), spec, "r")
     assert list(store.list("plan/")) == []
 
 
@@ -260,7 +261,7 @@ def test_bad_row_can_be_planned_as_rejected(tmp_path: Path, kit: Any) -> None:
     path.write_text('{"prompt":"a"}\nnonsense\n{"id":"x","text":"c"}\n')
     spec = kit.job_spec(tmp_path, str(path), prompts={"on_bad_row": "reject"})
     opened = open_sources(spec.prompts)
-    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r")
+    plan = extend_plan(Ledger(open_store(spec.store, spec.job_id), spec.job_id), opened, spec, "r")
     records = opened.read(plan.batches[0])
     assert [(r.record_id, bool(r.error)) for r in records] == [
         ("1", False),
@@ -290,7 +291,7 @@ def test_turns_on_recorded_history_need_one(
     path.write_bytes(orjson.dumps(data | {"id": "a"}) + b"\n")
     spec = kit.job_spec(tmp_path, str(path), prompts={"turns": turns, "on_bad_row": "reject"})
     opened = open_sources(spec.prompts)
-    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r")
+    plan = extend_plan(Ledger(open_store(spec.store, spec.job_id), spec.job_id), opened, spec, "r")
     (record,) = opened.read(plan.batches[0])
     assert bool(record.error) is refused
     if refused:
@@ -305,20 +306,20 @@ def test_ids_that_repeat(tmp_path: Path, prompts: Callable[..., Path], kit: Any,
     spec = kit.job_spec(tmp_path, str(path))
     ledger = Ledger(open_store(spec.store, spec.job_id), spec.job_id)
     if planned_first:
-        ledger.extend_plan(open_sources(spec.prompts), spec, "r")
+        extend_plan(ledger, open_sources(spec.prompts), spec, "r")
     with path.open("a") as file:
         file.write('{"id":"q7","prompt":"again"}\n')
     with pytest.raises(
         SourceError, match=r"questions\.jsonl:26: .*'q7' again \(first at .*questions\.jsonl:8\)"
     ):
-        ledger.extend_plan(open_sources(spec.prompts), spec, "r")
+        extend_plan(ledger, open_sources(spec.prompts), spec, "r")
 
 
 def test_equal_ids_in_two_sources_are_fine(tmp_path: Path, prompts: Callable[..., Path], kit: Any) -> None:
     """The source is part of the row id."""
     spec = kit.job_spec(tmp_path, str(prompts("a.jsonl")), str(prompts("b.jsonl")))
-    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(
-        open_sources(spec.prompts), spec, "r"
+    plan = extend_plan(
+        Ledger(open_store(spec.store, spec.job_id), spec.job_id), open_sources(spec.prompts), spec, "r"
     )
     assert plan.records == 50
 
@@ -331,7 +332,7 @@ def test_a_changed_source_is_noticed(
     path, other = prompts(rows=25), prompts("other.jsonl", 1)
     spec = kit.job_spec(tmp_path, str(path), str(other))
     ledger = Ledger(open_store(spec.store, spec.job_id), spec.job_id)
-    plan = ledger.extend_plan(open_sources(spec.prompts), spec, "r")
+    plan = extend_plan(ledger, open_sources(spec.prompts), spec, "r")
     text = path.read_text()
     if change == "edit":
         path.write_text(text.replace("What is 12+12?", "What is 13+12?"))
@@ -390,7 +391,7 @@ def test_planned_from_s3(seaweed: Seaweed, remote: StoreSpec, tmp_path: Path, ki
     """A job over S3 sources plans, and reads any batch back by ranges."""
     spec = kit.job_spec(tmp_path, f"{remote.uri}/in/deep", batch={"rows": 100})
     opened = open_sources(spec.prompts, remote, seaweed.credentials)
-    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r")
+    plan = extend_plan(Ledger(open_store(spec.store, spec.job_id), spec.job_id), opened, spec, "r")
     assert plan.records == 502
     again = open_sources(spec.prompts, remote, seaweed.credentials)
     again.know(plan.sources)

@@ -20,6 +20,7 @@ from tasks.storage.duplicates import HashSpill, PromptSpill
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.opening import open_store
 from tasks.storage.plan import extended, plan_object, portions
+from tasks.storage.planning import extend_plan
 from tasks.storage.record import Record, read_json_record
 from tasks.storage.sameness import opening_keys, prompt_key
 from tasks.storage.source import Sources
@@ -41,7 +42,7 @@ def write(path: Path, *rows: Any) -> Path:
 def grow(spec: JobSpec) -> tuple[Plan, Sources]:
     """Extend a job's plan as a new run does, and return it with that run's sources."""
     opened = open_sources(spec.prompts)
-    return Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r"), opened
+    return extend_plan(Ledger(open_store(spec.store, spec.job_id), spec.job_id), opened, spec, "r"), opened
 
 
 def dropped(plan: Plan) -> list[tuple[str, int, str, str]]:

@@ -13,6 +13,7 @@ from tasks.errors import SourceError
 from tasks.spec import PromptsSpec
 from tasks.storage.ledger import Ledger
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.source import Sources
 from tasks.storage.source_opening import open_sources
 
@@ -92,7 +93,7 @@ def test_planned_and_read_again(folder: Path, tmp_path: Path, kit: Any, prompts:
     for limit in (50, 400):
         spec = kit.job_spec(tmp_path, prompts={"sources": sources, "limit": limit})
         ledger = Ledger(open_store(spec.store, spec.job_id), spec.job_id)
-        plan = ledger.extend_plan(open_sources(spec.prompts), spec, "r")
+        plan = extend_plan(ledger, open_sources(spec.prompts), spec, "r")
     again = open_sources(spec.prompts)
     again.know(plan.sources)
     again.seal = (spec.job_id, "r")
@@ -104,8 +105,8 @@ def test_planned_and_read_again(folder: Path, tmp_path: Path, kit: Any, prompts:
 def test_a_changed_dataset_is_noticed(folder: Path, tmp_path: Path, kit: Any) -> None:
     """A batch is read only if its rows are what was planned."""
     spec = kit.job_spec(tmp_path, f"hf://{folder}::test")
-    plan = Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(
-        open_sources(spec.prompts), spec, "r"
+    plan = extend_plan(
+        Ledger(open_store(spec.store, spec.job_id), spec.job_id), open_sources(spec.prompts), spec, "r"
     )
     (folder / "test.jsonl").write_bytes(b"".join(orjson.dumps(item) + b"\n" for item in rows(3, 901)))
     again = open_sources(spec.prompts)

@@ -16,6 +16,7 @@ from tasks.storage.batch import Batch, Span
 from tasks.storage.ledger import Ledger, Plan
 from tasks.storage.mixture import interleaving, merged
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.record import Record
 from tasks.storage.source import Sources
 from tasks.storage.source_opening import open_sources
@@ -24,7 +25,7 @@ from tasks.storage.source_opening import open_sources
 def grow(spec: JobSpec) -> tuple[Plan, Sources]:
     """Extend a job's plan as a new run does, and return it with that run's sources."""
     opened = open_sources(spec.prompts)
-    return Ledger(open_store(spec.store, spec.job_id), spec.job_id).extend_plan(opened, spec, "r"), opened
+    return extend_plan(Ledger(open_store(spec.store, spec.job_id), spec.job_id), opened, spec, "r"), opened
 
 
 def records(plan: Plan, opened: Sources) -> list[Record]:

@@ -14,6 +14,7 @@ from tasks.spec import StoreSpec
 from tasks.storage.audit import audit
 from tasks.storage.ledger import Ledger
 from tasks.storage.opening import open_store
+from tasks.storage.planning import extend_plan
 from tasks.storage.s3_client import Modes
 from tasks.storage.s3_store import S3Store
 from tasks.storage.source_opening import open_sources
@@ -139,7 +140,7 @@ def test_two_writers_without_conditions(
         ledger = Ledger(store, spec.job_id)
         ledger.open_job(spec, kit.resolved)
         sources = open_sources(spec.prompts)
-        plan = ledger.extend_plan(sources, spec, sha256_hex(canonical(kit.resolved)))
+        plan = extend_plan(ledger, sources, spec, sha256_hex(canonical(kit.resolved)))
         for batch in plan.batches:
             rows = [kit.completion_of(record, number) for record in sources.read(batch)]
             ledger.commit(kit.receipt_of(ledger, batch, kit.checked_batch(batch.index, rows)))
