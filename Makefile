@@ -43,7 +43,7 @@ $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 
 # Many rows through faults, and every process of a job killed at random, about an hour; the logs lie beside the tests
 # (soak.md).
-SOAKS := tests/tasks/serving/test_soak.py tests/flows/test_kill.py
+SOAKS := tests/tasks/fleet/test_soak.py tests/flows/test_kill.py
 soak: $(VENV)/.test-ready
 	RAWSEQ_SOAK_ROWS=$${RAWSEQ_SOAK_ROWS:-20000} RAWSEQ_SOAK_KILLS=$${RAWSEQ_SOAK_KILLS:-200} $(BIN)/python -m pytest -s $(SOAKS)
 
@@ -72,7 +72,7 @@ test-postgres: $(VENV)/.test-ready
 # What touches transformers, on the oldest version that we promise, in an environment of its own.
 OLD_VENV := .venv-transformers4
 test-transformers4: $(OLD_VENV)/.ready
-	$(OLD_VENV)/bin/python -m pytest tests/tasks/tokens tests/corruption
+	$(OLD_VENV)/bin/python -m pytest tests/tasks/tokenizer tests/tasks/grammar tests/tasks/turns tests/corruption
 
 $(OLD_VENV)/.ready: .ci/transformers4.lock.txt pyproject.toml
 	$(PYTHON) -m venv $(OLD_VENV)
@@ -82,14 +82,14 @@ $(OLD_VENV)/.ready: .ci/transformers4.lock.txt pyproject.toml
 
 # The storage tests against Ceph RGW 16.2, unpacked from Debian 12's packages (apt-get, 260 MB; nothing is installed).
 test-ceph: $(VENV)/.test-ready
-	$(BIN)/python -m tests.tasks.storage.ceph
+	$(BIN)/python -m tests.support.ceph
 
 # gpt-oss with its genuine tokenizer, which only npm has (needs Node); elsewhere it is a sketch.
 .PHONY: test-npm
 NPM := .npm
 test-npm: $(VENV)/.test-ready $(NPM)/.ready
 	RAWSEQ_NPM=$(CURDIR)/$(NPM)/node_modules $(BIN)/python -m pytest -k gpt-oss \
-	  tests/tasks/tokens tests/corruption
+	  tests/tasks/tokenizer tests/tasks/grammar tests/tasks/turns tests/corruption
 
 $(NPM)/.ready: .ci/npm/package-lock.json
 	mkdir -p $(NPM)

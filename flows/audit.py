@@ -8,12 +8,12 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from flows.chain import clean_stop
-from tasks.auditing import findings
-from tasks.likelihood import TOLERANCE
-from tasks.rescoring import Rescore
-from tasks.spec import ServersSpec, StoreSpec
+from tasks.audit.audit import findings
+from tasks.audit.likelihood import TOLERANCE
+from tasks.audit.report import AuditReport
+from tasks.audit.rescoring import Rescore
+from tasks.job.spec import ServersSpec, StoreSpec
 from tasks.steps import UNSEEN, audit_store, rescore_rows
-from tasks.storage.audit_report import AuditReport
 
 
 @flow(name="audit-dataset", flow_run_name="audit {store.uri}", persist_result=False)

@@ -14,9 +14,9 @@ from prefect.exceptions import TerminationSignal
 from prefect.states import Completed, Failed
 
 from flows.view import show_summary
-from tasks.batches import Numbered, RenderedBatch, close
 from tasks.errors import OperatorError, RawseqError, TakenError
-from tasks.run import current_run
+from tasks.run.batch import Numbered, RenderedBatch, close
+from tasks.run.run import current_run
 from tasks.steps import (
     check_tokens,
     commit_batch,

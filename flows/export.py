@@ -7,8 +7,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows.chain import clean_stop
+from tasks.export.options import ExportedStore, ExportOptions, ExportPlace
 from tasks.steps import write_export
-from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
 
 
 @flow(name="export-dataset", flow_run_name="export to {options.to}", persist_result=False)

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from flows.chain import clean_stop, close_run
 from flows.retry import make_again
-from tasks.retrying import Again
-from tasks.run import open_run
-from tasks.spec import JobSpec
+from tasks.job.spec import JobSpec
+from tasks.run.retry import Again
+from tasks.run.run import open_run
 from tasks.steps import load_credentials, plan_continuations
 
 

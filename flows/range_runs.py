@@ -21,9 +21,9 @@ from prefect.flow_engine import run_flow_in_subprocess
 from prefect.states import Cancelling, Pending
 
 from flows.ranges import generate_range
-from tasks.retrying import Again
-from tasks.spec import JobSpec
-from tasks.spreading import LINKED_RANGES, BatchRange, RangeRun, Spread
+from tasks.job.spec import JobSpec
+from tasks.run.ranges import LINKED_RANGES, BatchRange, RangeRun, Spread
+from tasks.run.retry import Again
 from tasks.steps import UNSEEN
 
 END_SECONDS = 30.0

@@ -11,10 +11,10 @@ from pydantic import Field
 from flows.chain import clean_stop, make_batches, wait_for_prefect
 from flows.view import show_failures, shown_progress
 from tasks.errors import OperatorError
-from tasks.retrying import Again
-from tasks.run import open_run
-from tasks.spec import JobSpec
-from tasks.spreading import INCOMPLETE
+from tasks.job.spec import JobSpec
+from tasks.run.ranges import INCOMPLETE
+from tasks.run.retry import Again
+from tasks.run.run import open_run
 from tasks.steps import ensure_servers, load_credentials, plan_range, render_again, render_prompts
 
 

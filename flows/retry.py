@@ -10,10 +10,10 @@ from pydantic import Field
 from flows.chain import clean_stop, close_run, make_batches
 from flows.spread import spread_batches
 from flows.view import shown_progress
-from tasks.retrying import Again, Retry
-from tasks.run import open_run
-from tasks.spec import JobSpec
-from tasks.spreading import must_spread
+from tasks.job.spec import JobSpec
+from tasks.run.ranges import must_spread
+from tasks.run.retry import Again, Retry
+from tasks.run.run import open_run
 from tasks.steps import ensure_servers, load_credentials, plan_retries, render_again
 
 

@@ -10,8 +10,8 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Completed, Failed
 
 from flows.chain import clean_stop
-from tasks.maintaining import Tended, problem_of, report_of, summary_of
-from tasks.spec import ModelSpec, ServersSpec, StoreSpec
+from tasks.job.spec import ModelSpec, ServersSpec, StoreSpec
+from tasks.run.maintain import Tended, problem_of, report_of, summary_of
 from tasks.steps import UNSEEN, tend_servers
 
 PAGE = 200

@@ -18,11 +18,9 @@ from prefect.states import Crashed
 
 from flows.range_runs import PAGE, UNDER_WAY, left_at_work, place_of_ranges, start_range, stop_ranges
 from flows.view import failures_told, shown_progress
-from tasks.batches import Numbered
-from tasks.retrying import Again, Retry
-from tasks.run import current_run
-from tasks.spec import JobSpec
-from tasks.spreading import (
+from tasks.job.spec import JobSpec
+from tasks.run.batch import Numbered
+from tasks.run.ranges import (
     INCOMPLETE,
     PENDING_SECONDS,
     BatchRange,
@@ -33,6 +31,8 @@ from tasks.spreading import (
     error_of,
     listen,
 )
+from tasks.run.retry import Again, Retry
+from tasks.run.run import current_run
 from tasks.steps import UNSEEN
 
 LOOK_SECONDS = 5.0

@@ -27,11 +27,11 @@ from prefect.client.schemas.filters import (
 )
 from prefect.utilities.urls import url_for
 
-from tasks.live import REASON_CHARACTERS, ServerBook
-from tasks.reporting.summary import Summary, verdict_rows
-from tasks.run import Run, current_run
+from tasks.report.summary import Summary, verdict_rows
+from tasks.run.run import Run, current_run
+from tasks.run.tables import REASON_CHARACTERS, ServerBook
 from tasks.steps import UNSEEN
-from tasks.storage.retry_command import retry_command
+from tasks.store.commands import retry_command
 
 PROGRESS_SECONDS = 5.0
 """Between two updates of the progress artifact: one small PATCH, 172,800 of them in ten days."""

@@ -87,7 +87,7 @@ class RowError(RawseqError):
     """This row can never be made: it is recorded as rejected.
 
     Args:
-        code: value of `tasks.verdicts.Code`, e.g. `prompt_too_long`.
+        code: value of `tasks.rows.verdicts.Code`, e.g. `prompt_too_long`.
         message: what was expected and what came.
         offset: where, in ids from the start of the sequence or in characters of a message; -1 if nowhere.
     """

@@ -20,23 +20,28 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.tasks import Task
 
-from tasks import auditing, batches, committing, exporting, maintaining, retrying
-from tasks.batches import Numbered, RenderedBatch
-from tasks.committing import BatchFiles
+from tasks.audit import audit as auditing
+from tasks.audit.report import AuditReport
+from tasks.audit.rescoring import Rescore
+from tasks.audit.sample import RowSample
 from tasks.errors import JobError, RawseqError
-from tasks.maintaining import Tended, Users
-from tasks.records import CheckedBatch
-from tasks.reporting.summary import Summary
-from tasks.rescoring import Rescore
-from tasks.retrying import Again, Retry
-from tasks.run import current_run
-from tasks.serving.ensure import ServerReport
-from tasks.spec import ModelSpec, ServersSpec, StoreSpec
-from tasks.storage.audit_report import AuditReport
-from tasks.storage.batch import Batch, Batches
-from tasks.storage.sample import RowSample
-from tasks.storage.server_lock import server_locks
-from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
+from tasks.export import open as exporting
+from tasks.export.options import ExportedStore, ExportOptions, ExportPlace
+from tasks.fleet.ensure import ServerReport
+from tasks.job.spec import ModelSpec, ServersSpec, StoreSpec
+from tasks.ledger.batch import Batch, Batches
+from tasks.ledger.server_lock import server_locks
+from tasks.report.summary import Summary
+from tasks.rows.records import CheckedBatch
+from tasks.run import batch as batches
+from tasks.run import commit as committing
+from tasks.run import maintain as maintaining
+from tasks.run import retry as retrying
+from tasks.run.batch import Numbered, RenderedBatch
+from tasks.run.commit import BatchFiles
+from tasks.run.maintain import Tended, Users
+from tasks.run.retry import Again, Retry
+from tasks.run.run import current_run
 
 STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 """What every step has in common: the ledger decides what is done, never Prefect's cache."""

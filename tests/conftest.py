@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deployments.standin.launch import Standin, start_standin
-from tests.jobs import Ran, Rawseq
+from tests.support.jobs import Ran, Rawseq
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -110,7 +110,7 @@ def rawseq(rawseq_env: dict[str, str], tmp_path: Path) -> Rawseq:
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
         done = subprocess.run(
-            [sys.executable, "-m", "deployments.main", *arguments, "--json"],
+            [sys.executable, "-m", "deployments.cli.main", *arguments, "--json"],
             cwd=tmp_path,
             env=rawseq_env | (env or {}),
             capture_output=True,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments.demo.home import DemoHome
-from deployments.presets import STANDIN_MODEL
+from deployments.local.demo import DemoHome
+from deployments.local.presets import STANDIN_MODEL
 from deployments.standin.launch import running_standin_sync
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +37,7 @@ def run(command: str, folder: Path, env: dict[str, str], url: str) -> str:
     """Run one command of the README in `folder` and return what a person reads: stderr's errors, stdout."""
     words = command.replace("make demo", "rawseq demo").replace(SERVER, url).split()[1:]
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.main", *words],
+        [sys.executable, "-m", "deployments.cli.main", *words],
         cwd=folder,
         env=env | {"COLUMNS": WIDTH},
         capture_output=True,
@@ -88,7 +88,7 @@ def test_the_readme_shows_what_its_commands_print(tmp_path: Path, rawseq_env: di
 
 def test_every_verb_is_in_the_readme() -> None:
     """The table of verbs names each command that the program has."""
-    from deployments.cli import cli
+    from deployments.cli.cli import cli
 
     text = README.read_text()
     assert not [name for name in cli.commands if f"`rawseq {name}" not in text]

@@ -23,17 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict
-from tasks.spec import JobSpec
-from tasks.storage.audit import audit
-from tasks.storage.ledger import Ledger, Receipt
-from tasks.storage.opening import open_store
-from tasks.storage.planning import extend_plan
-from tasks.storage.sample import RowSample
-from tasks.storage.shard import encode_frequencies, encode_provenance, encode_shard
-from tasks.storage.source_opening import open_sources
-from tasks.storage.store import ObjectStore, canonical, sha256_hex
-from tasks.verdicts import Code
+from tasks.audit.reread import audit
+from tasks.audit.sample import RowSample
+from tasks.dataset.shard import encode_frequencies, encode_provenance, encode_shard
+from tasks.job.spec import JobSpec
+from tasks.ledger.ledger import Ledger, Receipt
+from tasks.prompts.opening import open_sources
+from tasks.prompts.plan_batches import extend_plan
+from tasks.rows.records import CheckedBatch, Completion, Ragged, Segment, Verdict
+from tasks.rows.verdicts import Code
+from tasks.store.contract import ObjectStore, canonical, sha256_hex
+from tasks.store.opening import open_store
 from tests.bench.ledger import peak_mb
 
 ROWS_PER_BATCH = 250
@@ -154,7 +154,7 @@ def measure(rows: int, root: Path, s3: bool) -> list[dict[str, Any]]:
         with ExitStack() as stack:
             write_questions(folder / "questions.jsonl", rows)
             if s3:
-                from deployments.seaweed import start_seaweed
+                from deployments.local.seaweed import start_seaweed
 
                 server = stack.enter_context(start_seaweed(folder / "s3"))
                 keys = {name.upper(): value for name, value in server.credentials.items()}

@@ -10,13 +10,13 @@ import time
 
 import numpy as np
 
-from tasks.records import Completion, Ragged, as_ids
-from tasks.spec import ModelSpec
-from tasks.tokens.check import check_rows
-from tasks.tokens.grammar import Grammar, discover_grammar
-from tasks.tokens.template import render
-from tasks.tokens.vocabulary import load_vocabulary
-from tests.tasks.tokens.model_folders import STANDIN
+from tasks.grammar.check import check_rows
+from tasks.grammar.grammar import Grammar, discover_grammar
+from tasks.job.spec import ModelSpec
+from tasks.rows.records import Completion, Ragged, as_ids
+from tasks.tokenizer.template import render
+from tasks.tokenizer.vocabulary import load_vocabulary
+from tests.support.model_folders import STANDIN
 
 TARGET = 50e6
 """Ids per second that issue 3 asks for."""

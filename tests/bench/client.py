@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from tasks.collector import seldom_collected
+from tasks.run.collector import seldom_collected
 from tests.bench.load import Load, batch_turns, read_load, records
 from tests.bench.ours import Hot, journal_folder
 from tests.bench.raw_client import raw_protocol

@@ -19,13 +19,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tasks.records import CheckedBatch, Completion, Ragged, Segment, Verdict
-from tasks.spec import StoreSpec
-from tasks.storage.ledger import Ledger
-from tasks.storage.opening import find_job
-from tasks.storage.trainers.export import export
-from tasks.storage.trainers.options import ExportOptions
-from tests.stores import RESOLVED, commit_checked, folder_store, make_store
+from tasks.export.export import export
+from tasks.export.options import ExportOptions
+from tasks.job.spec import StoreSpec
+from tasks.ledger.ledger import Ledger
+from tasks.rows.records import CheckedBatch, Completion, Ragged, Segment, Verdict
+from tasks.store.opening import find_job
+from tests.support.stores import RESOLVED, commit_checked, folder_store, make_store
 
 ROWS, IDS = 250, 4096
 """A batch of a thinking model: about a million ids."""

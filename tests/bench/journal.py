@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from tasks.records import Completion
-from tasks.storage import journal_writer
-from tasks.storage.batch import Batch
-from tasks.storage.frames import completion_frame
-from tasks.storage.journal import Journal
+from tasks.ledger import journal_writer
+from tasks.ledger.batch import Batch
+from tasks.ledger.frames import completion_frame
+from tasks.ledger.journal import Journal
+from tasks.rows.records import Completion
 
 DEFAULT = (journal_writer.SYNC_SECONDS, journal_writer.SYNC_BYTES)
 GROUPS = {

@@ -21,12 +21,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tasks.spec import JobSpec
-from tasks.storage.ledger import Ledger, Receipt
-from tasks.storage.opening import open_store
-from tasks.storage.planning import extend_plan
-from tasks.storage.source_opening import open_sources
-from tasks.storage.store import ObjectStore, canonical, sha256_hex
+from tasks.job.spec import JobSpec
+from tasks.ledger.ledger import Ledger, Receipt
+from tasks.prompts.opening import open_sources
+from tasks.prompts.plan_batches import extend_plan
+from tasks.store.contract import ObjectStore, canonical, sha256_hex
+from tasks.store.opening import open_store
 
 ROWS_PER_BATCH = 250  # ten million rows in forty thousand batches
 RESOLVED = {"tokenizer": {"size": 1000, "template_sha256": "t"}}
@@ -92,7 +92,7 @@ def resume(folder: Path) -> int:
 
 def status(folder: Path) -> int:
     """Read and add up every receipt, and see that its files are there: `rawseq status`."""
-    from deployments.verbs.status import describe  # with all that the verb loads: not the ledger's memory
+    from deployments.cli.verbs.status import describe  # with all that the verb loads: not the ledger's memory
 
     answer = describe(job_of(folder)[1])
     assert answer["state"] == "complete"

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import attrs
 
-from tasks.spec import ModelSpec, SamplingSpec
-from tasks.tokens.conversations import plan_conversations
-from tasks.tokens.grammar import discover_grammar
-from tasks.tokens.next_turn import Step, Work
-from tasks.tokens.sampling import LengthLimits, resolve_sampling
-from tasks.tokens.vocabulary import load_vocabulary
-from tasks.verdicts import Code
-from tests.tasks.tokens.talk import Talk
+from tasks.grammar.grammar import discover_grammar
+from tasks.job.spec import ModelSpec, SamplingSpec
+from tasks.rows.verdicts import Code
+from tasks.tokenizer.vocabulary import load_vocabulary
+from tasks.turns.conversations import plan_conversations
+from tasks.turns.next_turn import Step, Work
+from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tests.support.talk import Talk
 
 KINDS = 256
 """Different replies of a load; a row's prompt picks one."""

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.lane import BatchLane
-from tasks.probing import probe_plan
-from tasks.processes import Knowledge
-from tasks.records import Completion, Ragged, Request
-from tasks.rendering import Renderers
-from tasks.report import Progress
-from tasks.serving.dispatch import Dispatch
-from tasks.serving.fleet import Fleet
-from tasks.serving.lanes import Lane
-from tasks.serving.settings import FleetSettings
-from tasks.spec import SamplingSpec, ServersSpec
-from tasks.storage.batch import Batch
-from tasks.storage.journal import Journal
-from tasks.tokens.check import check_rows
-from tasks.tokens.grammar import Grammar, discover_grammar
-from tasks.tokens.sampling import resolve_sampling
-from tasks.tokens.vocabulary import load_vocabulary
+from tasks.fleet.dispatch import Dispatch
+from tasks.fleet.fleet import Fleet
+from tasks.fleet.quarantine import Lane
+from tasks.grammar.check import check_rows
+from tasks.grammar.grammar import Grammar, discover_grammar
+from tasks.job.spec import SamplingSpec, ServersSpec
+from tasks.ledger.batch import Batch
+from tasks.ledger.journal import Journal
+from tasks.rows.records import Completion, Ragged, Request
+from tasks.run.batch_rows import BatchLane
+from tasks.run.probing import probe_plan
+from tasks.run.processes import Knowledge
+from tasks.run.progress import Progress
+from tasks.run.rendering import Renderers
+from tasks.sglang.settings import FleetSettings
+from tasks.tokenizer.vocabulary import load_vocabulary
+from tasks.turns.sampling import resolve_sampling
 from tests.bench.load import MODEL, Load, batch_turns
-from tests.tasks.tokens.talk import Talk
+from tests.support.talk import Talk
 
 BATCH_ROWS = 2000
 """Rows of a lane: the default batch."""

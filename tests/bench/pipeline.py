@@ -119,7 +119,8 @@ def tree_mb(folder: Path) -> float:
 @contextmanager
 def timed_calls(calls: Counter[str]) -> Iterator[None]:
     """Count the CPU time of the store threads' work by what it is."""
-    from tasks import batches, committing
+    from tasks.run import batch as batches
+    from tasks.run import commit as committing
 
     stages = ((batches, "render", "reading prompts"), (batches, "check", "checks"))
     stages += ((committing, "upload", "shards"), (committing, "commit", "receipts"))
@@ -171,8 +172,8 @@ def watched(fields: dict[str, Any], watch: Watch, limit: float | None) -> dict[s
     from prefect import flow
 
     from flows.chain import make_batches
-    from tasks.run import open_run
-    from tasks.spec import JobSpec
+    from tasks.job.spec import JobSpec
+    from tasks.run.run import open_run
     from tasks.steps import ensure_servers, plan_batches, render_prompts
 
     times: dict[str, float] = {}

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import attrs
 import psutil
 
-from deployments.server_settings import SERVER_SETTINGS
-from tasks.live import LAST, SHOWN
+from deployments.local.server_settings import SERVER_SETTINGS
+from tasks.run.tables import LAST, SHOWN
 from tests.bench.load import MODEL, Load
 from tests.bench.rounds import stub
 from tests.conftest import free_port, prefect_server
@@ -96,7 +96,7 @@ def _cpu(server: psutil.Process) -> float:
 async def main_flow(fields: dict[str, Any]) -> None:
     """Run the product's flow."""
     from flows.generate import generate_dataset
-    from tasks.spec import JobSpec
+    from tasks.job.spec import JobSpec
 
     state = await generate_dataset(JobSpec.model_validate(fields), return_state=True)
     assert state.is_completed(), state.message

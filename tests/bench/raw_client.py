@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import orjson
 
-from tasks.records import Request
+from tasks.rows.records import Request
 from tests.bench.rivals import Ids, Work, body
 
 HEAD = b"POST /generate HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

@@ -16,16 +16,16 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tasks.processes import Knowledge
-from tasks.rendering import Renderers
-from tasks.spec import ModelSpec, SamplingSpec
-from tasks.tokens.conversations import plan_conversations
-from tasks.tokens.grammar import Grammar, discover_grammar
-from tasks.tokens.next_turn import TurnRules, Work, next_step
-from tasks.tokens.sampling import LengthLimits, resolve_sampling
-from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
-from tests.tasks.tokens.model_folders import STANDIN
-from tests.tasks.tokens.test_turns import Record, said, user
+from tasks.grammar.grammar import Grammar, discover_grammar
+from tasks.job.spec import ModelSpec, SamplingSpec
+from tasks.run.processes import Knowledge
+from tasks.run.rendering import Renderers
+from tasks.tokenizer.vocabulary import Vocabulary, load_vocabulary
+from tasks.turns.conversations import plan_conversations
+from tasks.turns.next_turn import TurnRules, Work, next_step
+from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tests.support.model_folders import STANDIN
+from tests.tasks.turns.test_turns import Record, said, user
 
 TICK_SECONDS = 0.001
 

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from tasks.records import Request
+from tasks.rows.records import Request
 from tests.bench.load import Record
 
 Ids = NDArray[np.int32]

@@ -11,7 +11,7 @@ import openai
 import orjson
 import requests as requests_library
 
-from tasks.records import Request
+from tasks.rows.records import Request
 from tests.bench.load import Record
 from tests.bench.rivals import Ids, Work, body, plain_body
 

@@ -19,8 +19,8 @@ import attrs
 import numpy as np
 import uvloop
 
-from tasks.tokens.grammar import discover_grammar
-from tasks.tokens.vocabulary import load_vocabulary
+from tasks.grammar.grammar import discover_grammar
+from tasks.tokenizer.vocabulary import load_vocabulary
 from tests.bench.load import KINDS, MODEL, Load, read_load, spread
 
 IDLE_SECONDS = 5.0

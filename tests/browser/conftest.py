@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from tests.prefect_api import ask
+from tests.support.prefect_api import ask
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -124,7 +124,7 @@ def start_up(folder: Path, *arguments: str, env: dict[str, str] | None = None) -
     log = folder / "up.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deployments.main", "up", "--json", *arguments],
+            [sys.executable, "-m", "deployments.cli.main", "up", "--json", *arguments],
             cwd=folder,
             env=clean | {"PYTHONUNBUFFERED": "1"} | (env or {}),
             stdout=subprocess.PIPE,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deployments.presets import STANDIN_MODEL
-from deployments.seaweed import start_seaweed
+from deployments.local.presets import STANDIN_MODEL
+from deployments.local.seaweed import start_seaweed
 from deployments.standin.launch import Standin, start_standin
-from tasks.spec import JobSpec
+from tasks.job.spec import JobSpec
 from tests.browser.conftest import Shot, Up, until
-from tests.jobs import opened, write_prompts
-from tests.tasks.storage.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.jobs import opened, write_prompts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

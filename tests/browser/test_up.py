@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.browser.conftest import Up, start_up, stop_up, until
-from tests.prefect_api import RefusedError
+from tests.support.prefect_api import RefusedError
 
 
 def listening(process: psutil.Process) -> set[str]:
@@ -33,7 +33,7 @@ def test_a_stack_from_start_to_ctrl_c(tmp_path: Path) -> None:
     assert (kept.stat().st_mode & 0o777, auth.partition(":")[0]) == (0o600, "rawseq")
     try:
         second = subprocess.run(
-            [sys.executable, "-m", "deployments.main", "up", "--json"],
+            [sys.executable, "-m", "deployments.cli.main", "up", "--json"],
             cwd=tmp_path,
             capture_output=True,
             text=True,

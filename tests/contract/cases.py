@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from tests.tasks.serving.embedded import CLOSER, END, MODEL, VOCAB, prompt
+from tests.support.embedded import CLOSER, END, MODEL, VOCAB, prompt
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 48}
 QUESTION = prompt("What is 2+2?").tolist()

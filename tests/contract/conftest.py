@@ -21,8 +21,8 @@ import pytest
 
 from deployments.standin.launch import ROOT, free_port, running_standin_sync
 from tasks.errors import SurroundingsError
-from tasks.serving.process import find_server
-from tasks.serving.stop import stop_server
+from tasks.sglang.restart.process import find_server
+from tasks.sglang.restart.stop import stop_server
 
 MODEL = ROOT / "deployments" / "standin" / "model"
 FLAGS = ("--reasoning-parser", "qwen3", "--max-running-requests", "4", "--max-total-tokens", "12000")

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tests.contract.cases import GREEDY, QUESTION
-from tests.tasks.serving.embedded import prompt
+from tests.support.embedded import prompt
 
 LONG = {"temperature": 0.0, "max_new_tokens": 2500, "ignore_eos": True}  # four of them fit the pool
 SLOTS = 4

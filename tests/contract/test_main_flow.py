@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.serving.process import find_server, without_flags
+from tasks.sglang.restart.process import find_server, without_flags
 from tests.contract.conftest import START_SECONDS
-from tests.jobs import write_job, write_prompts
+from tests.support.jobs import write_job, write_prompts
 
 RECORDS = 9
 ROWS = RECORDS + RECORDS // 3
@@ -24,7 +24,7 @@ FLOW_SECONDS = START_SECONDS + 600.0
 def rawseq(env: dict[str, str], cwd: Path, *arguments: str) -> dict[str, Any]:
     """Run `rawseq ARGUMENTS --json`; it must end with status 0."""
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.main", *arguments, "--json"],
+        [sys.executable, "-m", "deployments.cli.main", *arguments, "--json"],
         cwd=cwd,
         env=env,
         capture_output=True,

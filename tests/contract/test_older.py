@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tasks.serving.client import Access, ServerClient
-from tasks.serving.gates import knows_prompt_echo, knows_seed, refusals, unwanted
-from tasks.serving.info import ServerInfo
-from tasks.spec import ServersSpec
+from tasks.job.spec import ServersSpec
+from tasks.sglang.client import Access, ServerClient
+from tasks.sglang.gates import knows_prompt_echo, knows_seed, refusals, unwanted
+from tasks.sglang.info import ServerInfo
 from tests.contract.cases import CASES
 from tests.contract.exchange import exchange
 from tests.contract.test_contract import recorded
-from tests.tasks.serving.embedded import SAMPLING
+from tests.support.embedded import SAMPLING
 
 RECORD = Path(__file__).parent / "older.json"
 DEADLY = frozenset({"NaN"})

@@ -7,13 +7,13 @@ import attrs
 import numpy as np
 import pytest
 
-from tasks.records import Request
-from tasks.rescoring import judge
-from tasks.serving.client import Access, ServerClient
-from tasks.serving.scorer import score_row
-from tasks.storage.audit_report import Check
-from tasks.storage.sample import SampledRow
-from tests.tasks.serving.embedded import VOCAB, prompt
+from tasks.audit.report import Check
+from tasks.audit.rescoring import judge
+from tasks.audit.sample import SampledRow
+from tasks.audit.scorer import score_row
+from tasks.rows.records import Request
+from tasks.sglang.client import Access, ServerClient
+from tests.support.embedded import VOCAB, prompt
 
 TOP = 20
 FLOAT32 = 0.01

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from tasks.records import Completion, Ids, as_ids
-from tasks.tokens.check import check_row
-from tasks.tokens.grammar import Grammar
-from tasks.tokens.plain import encode_plain
-from tasks.tokens.states import Symbol
-from tasks.tokens.vocabulary import Vocabulary
+from tasks.grammar.check import check_row
+from tasks.grammar.grammar import Grammar
+from tasks.grammar.states import Symbol
+from tasks.rows.records import Completion, Ids, as_ids
+from tasks.tokenizer.plain import encode_plain
+from tasks.tokenizer.vocabulary import Vocabulary
 
 
 @attrs.frozen(eq=False)

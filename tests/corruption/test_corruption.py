@@ -14,18 +14,18 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from tasks.records import Completion, Ragged, as_ids
-from tasks.tokens.check import check_rows
-from tasks.tokens.foreign import bare_completion
-from tasks.tokens.grammar import Grammar
-from tasks.tokens.template import render
-from tasks.tokens.vocabulary import Vocabulary
-from tasks.verdicts import accepted_codes
+from tasks.grammar.check import check_rows
+from tasks.grammar.foreign_rows import bare_completion
+from tasks.grammar.grammar import Grammar
+from tasks.rows.records import Completion, Ragged, as_ids
+from tasks.rows.verdicts import accepted_codes
+from tasks.tokenizer.template import render
+from tasks.tokenizer.vocabulary import Vocabulary
 from tests.corruption.kinds import KINDS, Row
-from tests.tasks.tokens.answers import FORMS, answer
-from tests.tasks.tokens.conftest import Load
-from tests.tasks.tokens.sketches import label
-from tests.tasks.tokens.test_families import every
+from tests.support.answers import FORMS, answer
+from tests.support.families import Load
+from tests.support.sketches import label
+from tests.tasks.grammar.test_families import every
 
 ROUNDS = 10
 """Random positions per cell and correct row."""

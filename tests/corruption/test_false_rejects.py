@@ -20,18 +20,18 @@ from deployments.standin.network import Network
 from deployments.standin.sampling import Choice
 from deployments.standin.stepper import Stepper
 from deployments.standin.weights import load as load_weights
-from tasks.records import Completion, Ragged, as_ids
-from tasks.tokens.check import check_rows
-from tasks.tokens.grammar import Grammar
-from tasks.tokens.plain import encode_plain
-from tasks.tokens.template import render
-from tasks.tokens.vocabulary import Vocabulary
-from tasks.verdicts import CUT, kind_of
+from tasks.grammar.check import check_rows
+from tasks.grammar.grammar import Grammar
+from tasks.rows.records import Completion, Ragged, as_ids
+from tasks.rows.verdicts import CUT, kind_of
+from tasks.tokenizer.plain import encode_plain
+from tasks.tokenizer.template import render
+from tasks.tokenizer.vocabulary import Vocabulary
 from tests.corruption.test_corruption import OFF_TOO
-from tests.tasks.tokens.answers import FORMS, answer
-from tests.tasks.tokens.conftest import Load
-from tests.tasks.tokens.model_folders import STANDIN
-from tests.tasks.tokens.test_families import every
+from tests.support.answers import FORMS, answer
+from tests.support.families import Load
+from tests.support.model_folders import STANDIN
+from tests.tasks.grammar.test_families import every
 
 ROOT = Path(__file__).resolve().parents[2]
 CAP = 128
@@ -41,7 +41,7 @@ CANONICAL_TEXT = re.compile(r"\s*[^<>\s][^<>]*</think>\s*[^<>\s][^<>]*<\|im_end\
 
 def generated(vocabulary: Vocabulary, rows: int) -> list[Completion]:
     """Let the embedded model answer the demo's prompts at temperature 0.7, straight from its decoder."""
-    lines = (ROOT / "deployments" / "demo" / "prompts.jsonl").read_text().splitlines()
+    lines = (ROOT / "deployments" / "local" / "prompts.jsonl").read_text().splitlines()
     asked = [json.loads(line) for line in lines]
     messages = [
         a.get("messages") or [{"role": "user", "content": a["prompt"]}]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deployments.cli import cli
-from deployments.seaweed import start_seaweed
+from deployments.cli.cli import cli
+from deployments.local.seaweed import start_seaweed
 from tasks.errors import JobError
-from tasks.spec import StoreSpec
-from tasks.storage.opening import open_store
-from tests.jobs import Rawseq
-from tests.stores import make_store, plain
+from tasks.job.spec import StoreSpec
+from tasks.store.opening import open_store
+from tests.support.jobs import Rawseq
+from tests.support.stores import make_store, plain
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ FLOW = """
 import asyncio, json, sys
 from prefect.blocks.system import Secret
 from flows.export import export_dataset
-from tasks.storage.trainers.options import ExportedStore, ExportOptions, ExportPlace
+from tasks.export.options import ExportedStore, ExportOptions, ExportPlace
 
 if len(sys.argv) > 3:
     Secret(value=sys.argv[3]).save("export-keys", overwrite=True)

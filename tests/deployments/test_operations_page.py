@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 import deployments
-from deployments.cli import cli
+from deployments.cli.cli import cli
+from deployments.local.server_settings import SERVER_SETTINGS
 from deployments.register import PREFECT_FILE
 from deployments.register import main as register
-from deployments.server_settings import SERVER_SETTINGS
 
 FOLDER = Path(deployments.__file__).resolve().parent
 PAGE = (FOLDER / "README.md").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 
 from deployments.standin.launch import Standin
-from tests.jobs import Rawseq, opened, write_job, write_prompts
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 
 def test_a_run_publishes_and_an_unfinished_job_can(

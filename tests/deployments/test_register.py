@@ -18,8 +18,8 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from deployments.automations import MOST_RESUMES, pending_runs_crash, register_automations
 from deployments.register import PREFECT_FILE
-from tasks.spec import JobSpec
-from tests.prefect_api import RefusedError, ask
+from tasks.job.spec import JobSpec
+from tests.support.prefect_api import RefusedError, ask
 
 LEAST: dict[str, Any] = {
     "name": "t",

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.cli import cli
-from deployments.presets import STANDIN_MODEL
+from deployments.cli.cli import cli
+from deployments.local.presets import STANDIN_MODEL
 from deployments.standin.launch import ROOT, free_port, start_standin
+from tasks.dataset.shard_reader import decode_provenance
 from tasks.errors import JobError, SurroundingsError
-from tasks.spec import ModelSpec
-from tasks.storage.shard_reader import decode_provenance
-from tasks.storage.store import ObjectStore
-from tasks.tokens.vocabulary import load_vocabulary
-from tests.jobs import opened, write_job
-from tests.tampering import Tampering, plant
+from tasks.job.spec import ModelSpec
+from tasks.store.contract import ObjectStore
+from tasks.tokenizer.vocabulary import load_vocabulary
+from tests.support.jobs import opened, write_job
+from tests.support.tampering import Tampering, plant
 
 ROWS = 24
 TOPICS = ("lighthouse", "river", "bridge", "garden")
@@ -60,7 +60,7 @@ def run_job(folder: Path, env: dict[str, str], url: str, name: str, **sampling: 
         sampling=sampling,
         batch={"journal_dir": str(folder / "journals" / name)},
     )
-    command = [sys.executable, "-m", "deployments.main", "run", str(job)]
+    command = [sys.executable, "-m", "deployments.cli.main", "run", str(job)]
     subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, timeout=240)
     return folder / name
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_asked_is_an_error(
     with pytest.raises(JobError, match="--rescore: expected http://host:port without credentials") as told:
         rescore(made.store, url="http://me:secret@127.0.0.1:1")
     assert "secret" not in str(told.value)
-    monkeypatch.setattr("deployments.verbs.verify.READY_SECONDS", 0.5)
+    monkeypatch.setattr("deployments.cli.verbs.verify.READY_SECONDS", 0.5)
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(SurroundingsError, match=f"{url}: expected a ready SGLang server"):
         rescore(made.store, url=url)
@@ -254,7 +254,7 @@ def test_what_cannot_be_asked_is_an_error(
 RUN = """
 import asyncio, json, sys
 from flows.audit import audit_dataset
-from tasks.spec import ServersSpec, StoreSpec
+from tasks.job.spec import ServersSpec, StoreSpec
 servers = ServersSpec(urls=[sys.argv[2]], ready_timeout_seconds=30)
 state = asyncio.run(audit_dataset(StoreSpec(uri=sys.argv[1]), servers, return_state=True))
 print(json.dumps({"name": state.name, "message": state.message}))

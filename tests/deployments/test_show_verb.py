@@ -10,15 +10,15 @@ import click
 import pytest
 from rich.console import Console
 
-from deployments.cli import cli
-from deployments.console import print_ids, print_sequence
-from deployments.seaweed import start_seaweed
+from deployments.cli.cli import cli
+from deployments.cli.console import print_ids, print_sequence
+from deployments.local.seaweed import start_seaweed
 from tasks.errors import JobError
-from tasks.records import Segment
-from tasks.spec import StoreSpec
-from tasks.storage.opening import open_store
-from tasks.tokens.vocabulary import Vocabulary
-from tests.readable import SPLIT_ROW, readable_store
+from tasks.job.spec import StoreSpec
+from tasks.rows.records import Segment
+from tasks.store.opening import open_store
+from tasks.tokenizer.vocabulary import Vocabulary
+from tests.support.readable import SPLIT_ROW, readable_store
 
 Show = Callable[..., list[dict[str, Any]]]
 

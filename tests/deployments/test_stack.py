@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from deployments.stack.home import StackHome
+from deployments.local.folder import StackHome
 
 
 def test_a_password_is_made_up_once(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.demo.home import DemoHome
-from deployments.presets import STANDIN_MODEL
+from deployments.local.demo import DemoHome
+from deployments.local.presets import STANDIN_MODEL
 from deployments.standin.launch import Standin, start_standin
-from tasks.spec import ModelSpec
-from tasks.tokens.template import render
-from tasks.tokens.vocabulary import load_vocabulary
-from tests.jobs import Rawseq, opened, write_job, write_prompts
+from tasks.job.spec import ModelSpec
+from tasks.tokenizer.template import render
+from tasks.tokenizer.vocabulary import load_vocabulary
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_two_commands_do_not_share_a_demo(demo_folder: Path, rawseq: Rawseq) -> 
 
 def test_a_killed_demo_resumes(demo_folder: Path, rawseq: Rawseq, rawseq_env: dict[str, str]) -> None:
     """SIGKILL during the demo, then the demo again: every row once, nothing of the first left running."""
-    command = [sys.executable, "-m", "deployments.main", "demo", "--rows", "96"]
+    command = [sys.executable, "-m", "deployments.cli.main", "demo", "--rows", "96"]
     log = demo_folder / "log"
     with (
         log.open("wb") as sink,
@@ -257,7 +257,7 @@ def test_a_signal_stops_cleanly(
     with (
         log.open("wb") as sink,
         subprocess.Popen(
-            [sys.executable, "-m", "deployments.main", "run", str(job)],
+            [sys.executable, "-m", "deployments.cli.main", "run", str(job)],
             cwd=tmp_path,
             env=rawseq_env,
             stdout=sink,

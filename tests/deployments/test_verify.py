@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deployments.cli import cli
-from deployments.presets import STANDIN_MODEL
+from deployments.cli.cli import cli
+from deployments.local.presets import STANDIN_MODEL
 from deployments.standin.launch import start_standin
-from tests.jobs import Rawseq, opened, write_job
-from tests.tampering import (
+from tests.support.jobs import Rawseq, opened, write_job
+from tests.support.tampering import (
     RECEIPT,
     Tampering,
     accept_rejected,
@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, rawseq_env: dict[str, str]) -
         model={"tokenizer": str(folder / "model")},
         batch={"rows": 4},
     )
-    command = [sys.executable, "-m", "deployments.main", "run", str(job)]
+    command = [sys.executable, "-m", "deployments.cli.main", "run", str(job)]
     try:
         subprocess.run(command, cwd=folder, env=rawseq_env, check=True, capture_output=True, timeout=240)
     finally:

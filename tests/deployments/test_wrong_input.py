@@ -12,10 +12,10 @@ import attrs
 import click
 import pytest
 
-from deployments.cli import run_command
-from deployments.presets import STANDIN_MODEL
+from deployments.cli.cli import run_command
+from deployments.local.presets import STANDIN_MODEL
 from tests.conftest import free_port
-from tests.jobs import write_job, write_prompts
+from tests.support.jobs import write_job, write_prompts
 
 TOKENIZER = ("--tokenizer", str(STANDIN_MODEL))
 
@@ -143,7 +143,7 @@ def test_an_absent_prefect_server_is_named(
         tmp_path / "job.yaml", "http://127.0.0.1:1", write_prompts(tmp_path / "p.jsonl", 2), tmp_path / "out"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.main", "run", str(job), *as_json],
+        [sys.executable, "-m", "deployments.cli.main", "run", str(job), *as_json],
         cwd=tmp_path,
         env=rawseq_env | {"PREFECT_API_URL": url},
         capture_output=True,
@@ -164,7 +164,7 @@ def test_ctrl_c_while_modules_load(tmp_path: Path, rawseq_env: dict[str, str], m
         tmp_path / "job.yaml", "http://127.0.0.1:1", write_prompts(tmp_path / "p.jsonl", 2), tmp_path / "out"
     )
     with subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "deployments.main", "run", str(job)],
+        [sys.executable, "-X", "importtime", "-m", "deployments.cli.main", "run", str(job)],
         cwd=tmp_path,
         env=rawseq_env,
         stderr=subprocess.PIPE,
@@ -183,7 +183,7 @@ def test_ctrl_c_while_modules_load(tmp_path: Path, rawseq_env: dict[str, str], m
 
 def test_every_verb_has_a_help_that_says_what_it_does(command: Command) -> None:
     """`--help` of the program names every verb with a whole sentence; each option explains itself."""
-    from deployments.cli import cli
+    from deployments.cli.cli import cli
 
     overview = command("--help").out
     for name, verb in cli.commands.items():
@@ -200,7 +200,7 @@ def test_output_to_a_pipe_is_not_cut(tmp_path: Path, rawseq_env: dict[str, str])
     job = write_job(tmp_path / "job.yaml", "http://127.0.0.1:1", prompts, tmp_path / "out")
     env = {name: value for name, value in (os.environ | rawseq_env).items() if name != "COLUMNS"}
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.main", "render", str(job)],
+        [sys.executable, "-m", "deployments.cli.main", "render", str(job)],
         cwd=tmp_path,
         env=env,
         capture_output=True,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from deployments.seaweed import Seaweed, start_seaweed
+from deployments.local.seaweed import Seaweed, start_seaweed
 from tests.conftest import RUN_SECONDS, free_port, prefect_server
 from tests.flows.forked import Fault, Template
 from tests.flows.postgres import running_postgres
-from tests.jobs import Ran, Rawseq
+from tests.support.jobs import Ran, Rawseq
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ import urllib.request
 from collections import Counter
 
 from deployments.standin.counters import prompt_key
-from tasks.storage.ledger import Ledger
-from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tasks.storage.store import ObjectStore
+from tasks.dataset.shard_reader import decode_rejected, decode_shard
+from tasks.ledger.ledger import Ledger
+from tasks.store.contract import ObjectStore
 
 
 def _counters(url: str) -> dict[str, object]:

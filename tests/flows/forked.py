@@ -137,7 +137,7 @@ def _start(argv: list[str], log: str, out: str, env: dict[str, str], fault: list
     sys.argv = ["rawseq", *argv]
     if fault is not None:
         _arm(Fault(*fault))
-    from deployments.main import main
+    from deployments.cli.main import main
 
     status: Any = 1
     try:
@@ -185,12 +185,12 @@ IMPORTED = (
     "boto3",
     "transformers",
     "uvloop",
-    "deployments.cli",
+    "deployments.cli.cli",
     "flows.extend",
     "flows.generate",
     "flows.retry",
-    "tasks.storage.s3_store",
-    "tasks.tokens.vocabulary",
+    "tasks.store.s3",
+    "tasks.tokenizer.vocabulary",
 )
 
 

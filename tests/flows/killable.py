@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Self
 
-from deployments.seaweed import start_seaweed
+from deployments.local.seaweed import start_seaweed
 from deployments.standin.launch import start_standin
 from tests.conftest import free_port, wait_for_url
 from tests.flows.counted import prompts_started

@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from deployments.seaweed import start_seaweed
+from deployments.local.seaweed import start_seaweed
 from deployments.standin.launch import ROOT, Standin
 from tests.flows.prefect_reads import ask, until
-from tests.jobs import Rawseq, write_job, write_prompts
-from tests.tasks.storage.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.jobs import Rawseq, write_job, write_prompts
 
 BATCHES = 40
 AHEAD = 9
@@ -20,7 +20,7 @@ AHEAD = 9
 RUN = """
 import asyncio, sys
 from flows.audit import audit_dataset
-from tasks.spec import StoreSpec
+from tasks.job.spec import StoreSpec
 asyncio.run(audit_dataset(StoreSpec(uri=sys.argv[1]), return_state=True))
 """
 

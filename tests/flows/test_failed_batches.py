@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deployments.seaweed import start_seaweed
+from deployments.local.seaweed import start_seaweed
 from deployments.standin.launch import Standin
 from tests.flows.prefect_reads import ask, log_lines, of_run, runs_of, until
-from tests.jobs import Rawseq, write_job, write_prompts
-from tests.tasks.storage.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.jobs import Rawseq, write_job, write_prompts
 
 LARGEST_PARAMETERS = 4096
 """Bytes of JSON that a flow or task run may carry: a job with its defaults, never prompts or tokens."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.standin.launch import Standin
-from tests.jobs import Rawseq, write_job, write_prompts
+from tests.support.jobs import Rawseq, write_job, write_prompts
 
 FAULTS = {
     "queue_full": "*6",
@@ -19,7 +19,7 @@ FAULTS = {
     "truncate_body": "*1",
     "reset_before_reply": "*1",
 }
-"""Fewer failures in a row than make a server pass a fresh probe: that is tested in tests/tasks/serving."""
+"""Fewer failures in a row than make a server pass a fresh probe: that is tested in tests/tasks/fleet."""
 
 
 def call(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import orjson
 import psutil
 
 from deployments.standin.launch import Standin, start_standin
-from tasks.storage.shard_reader import decode_rejected, decode_shard
+from tasks.dataset.shard_reader import decode_rejected, decode_shard
 from tests.flows.counted import shard_names
-from tests.jobs import Rawseq, opened, write_job, write_prompts
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 
 def test_a_job_is_made_and_then_not_again(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:

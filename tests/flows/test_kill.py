@@ -18,13 +18,13 @@ from queue import Empty, SimpleQueue
 import attrs
 import pytest
 
-from tasks.spec import StoreSpec
-from tasks.storage.audit import audit
-from tasks.storage.opening import find_job
+from tasks.audit.reread import audit
+from tasks.job.spec import StoreSpec
+from tasks.store.opening import find_job
 from tests.flows.counted import rows_in, shard_names
 from tests.flows.forked import Template
 from tests.flows.killable import SERVERS, Killable
-from tests.jobs import write_job, write_prompts
+from tests.support.jobs import write_job, write_prompts
 
 KILLS = int(os.environ.get("RAWSEQ_SOAK_KILLS", "20"))
 SEED = int(os.environ.get("RAWSEQ_SOAK_SEED", "20261129"))

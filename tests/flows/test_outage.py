@@ -14,7 +14,7 @@ from deployments.standin.launch import Standin
 from tests.conftest import free_port, prefect_server
 from tests.flows.counted import rows_in
 from tests.flows.prefect_reads import of_run, runs_of
-from tests.jobs import opened, write_job, write_prompts
+from tests.support.jobs import opened, write_job, write_prompts
 
 WAIT_SECONDS = 480.0
 POLL_SECONDS = 0.05
@@ -40,7 +40,7 @@ def test_prefect_is_away_from_the_first_receipt_to_the_last(
     out, prompts = tmp_path / "out", write_prompts(tmp_path / "p.jsonl", 96)
     job = write_job(tmp_path / "job.yaml", standin.url, prompts, out, batch={"rows": 16, "in_flight": 4})
     env = rawseq_env | {"PREFECT_API_URL": api, "PREFECT_CLIENT_MAX_RETRIES": "1"}
-    command = [sys.executable, "-m", "deployments.main", "run", str(job)]
+    command = [sys.executable, "-m", "deployments.cli.main", "run", str(job)]
 
     def receipts() -> int:
         return len(list(out.rglob("receipts/*.json")))

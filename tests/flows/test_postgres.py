@@ -12,16 +12,16 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.seaweed import Seaweed
+from deployments.local.seaweed import Seaweed
 from deployments.standin.launch import Standin
+from tasks.dataset.shard_reader import decode_rejected, decode_shard
 from tasks.errors import JobError
-from tasks.spec import StoreSpec
-from tasks.storage.opening import find_job
-from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tasks.storage.store import MissingError, ObjectStore
+from tasks.job.spec import StoreSpec
+from tasks.store.contract import MissingError, ObjectStore
+from tasks.store.opening import find_job
 from tests.flows.machines import SERVE, WAIT_SECONDS, kill, machine, ready, register, started, wait_for
 from tests.flows.prefect_reads import log_lines, of_run, runs_of, until
-from tests.jobs import Rawseq, write_job, write_prompts
+from tests.support.jobs import Rawseq, write_job, write_prompts
 
 WORKERS = 3
 RECORDS, BATCH_ROWS = 96, 16
@@ -82,7 +82,7 @@ def test_workers_die_and_the_dataset_is_the_same(
     folders = [tmp_path / f"machine{number}" for number in range(WORKERS + 1)]
     environments = [machine(folder, postgres_api) | seaweed.environment() for folder in folders]
     register(environments[0])
-    main = ["deployments.main", "run", str(job), "--workers", str(WORKERS), "--json"]
+    main = ["deployments.cli.main", "run", str(job), "--workers", str(WORKERS), "--json"]
     serve = [*SERVE, "--limit", "1"]
     with ExitStack() as stack:
         workers = [

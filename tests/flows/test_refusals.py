@@ -13,17 +13,17 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.presets import STANDIN_MODEL
-from deployments.seaweed import Seaweed, start_seaweed
+from deployments.local.presets import STANDIN_MODEL
+from deployments.local.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
+from tasks.dataset.shard_reader import decode_provenance, decode_rejected, decode_shard
 from tasks.errors import IdentityError
-from tasks.jobfile import load_job
-from tasks.run import open_run
-from tasks.storage.ledger import Ledger
-from tasks.storage.shard_reader import decode_provenance, decode_rejected, decode_shard
+from tasks.job.jobfile import load_job
+from tasks.ledger.ledger import Ledger
+from tasks.run.run import open_run
 from tests.conftest import free_port
-from tests.jobs import Rawseq, opened, write_job, write_prompts
-from tests.prefect_api import make_block
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
+from tests.support.prefect_api import make_block
 
 GOOD = '{"id": "a", "prompt": "hi"}\n'
 
@@ -314,7 +314,7 @@ def test_a_full_disk_stops_the_run_and_it_resumes(
         batch={"rows": 160},
     )
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.main", "run", str(job), "--json"],
+        [sys.executable, "-m", "deployments.cli.main", "run", str(job), "--json"],
         cwd=tmp_path,
         env=rawseq_env,
         capture_output=True,

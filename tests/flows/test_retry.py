@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from deployments.standin.launch import Standin, start_standin
-from tasks.storage.shard_reader import decode_shard
+from tasks.dataset.shard_reader import decode_shard
 from tests.flows.counted import started_generations
 from tests.flows.forked import Fault, Template
-from tests.jobs import Rawseq, opened, write_job, write_prompts
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 
 def accepted(store: Path) -> dict[str, list[int]]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from deployments.seaweed import start_seaweed
+from deployments.local.seaweed import start_seaweed
 from deployments.standin.launch import running_standin_sync
 from tests.conftest import free_port, prefect_server
-from tests.jobs import write_job, write_prompts
-from tests.prefect_api import RefusedError, ask
+from tests.support.jobs import write_job, write_prompts
+from tests.support.prefect_api import RefusedError, ask
 
 AUTH = "rawseq:auth-hunter2"
 SERVER_KEY = "sglang-hunter2"
@@ -58,7 +58,7 @@ def test_no_secret_is_in_prefect_or_the_dataset(tmp_path: Path) -> None:
         said = ""
         for command in (
             ["-c", SAVE, json.dumps(BUCKET_KEYS)],
-            ["-m", "deployments.main", "run", str(job), "--json"],
+            ["-m", "deployments.cli.main", "run", str(job), "--json"],
         ):
             done = subprocess.run(
                 [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240

@@ -14,17 +14,17 @@ from uuid import uuid4
 import pytest
 from prefect import Flow
 
-from deployments.presets import STANDIN_MODEL
+from deployments.local.presets import STANDIN_MODEL
 from deployments.standin.launch import ROOT, Standin
 from flows.extend import continue_rows
 from flows.generate import generate_dataset
 from flows.ranges import generate_range
 from flows.retry import retry_batches
-from tasks.maintaining import AWAY, BUSY, FIT, RESTARTED, UNFIT, Tended, problem_of, report_of, summary_of
-from tasks.serving.process import find_server
-from tasks.spec import JobSpec
+from tasks.job.spec import JobSpec
+from tasks.run.maintain import AWAY, BUSY, FIT, RESTARTED, UNFIT, Tended, problem_of, report_of, summary_of
+from tasks.sglang.restart.process import find_server
 from tests.flows.prefect_reads import until
-from tests.tasks.serving.embedded import Nursery, prompt
+from tests.support.embedded import Nursery, prompt
 
 PARSER = ("--reasoning-parser", "qwen3")
 RUN = """

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from deployments.standin.launch import Standin
-from tasks.storage.shard_reader import decode_rejected, decode_shard
-from tests.jobs import Rawseq, opened, write_job
+from tasks.dataset.shard_reader import decode_rejected, decode_shard
+from tests.support.jobs import Rawseq, opened, write_job
 
 
 def write(path: Path, *prompts: str) -> Path:

@@ -5,13 +5,13 @@ import shlex
 import shutil
 from pathlib import Path
 
-from deployments.seaweed import start_seaweed
+from deployments.local.seaweed import start_seaweed
 from deployments.standin.launch import Standin
 from tests.conftest import free_port
 from tests.flows.counted import rows_in, shard_names
 from tests.flows.prefect_reads import log_lines, of_run, runs_of, until
-from tests.jobs import Rawseq, opened, write_job, write_prompts
-from tests.tasks.storage.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 
 def test_two_workers_make_the_dataset_of_one(

@@ -15,16 +15,16 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.presets import STANDIN_MODEL
-from deployments.server_settings import SERVER_SETTINGS
+from deployments.local.presets import STANDIN_MODEL
+from deployments.local.server_settings import SERVER_SETTINGS
 from deployments.standin.launch import Standin, start_standin
 from tests.conftest import free_port, prefect_server
 from tests.flows.counted import prompts_started, rows_in
 from tests.flows.machines import SERVE, WAIT_SECONDS, machine, ready, register, started, wait_for
 from tests.flows.postgres import running_postgres
 from tests.flows.prefect_reads import ask, runs_of
-from tests.jobs import opened, write_prompts
-from tests.prefect_api import ask as patiently
+from tests.support.jobs import opened, write_prompts
+from tests.support.prefect_api import ask as patiently
 
 RECORDS, BATCH = 40, 5
 ROWS = 53
@@ -159,7 +159,7 @@ def at_work(where: str, folder: Path, env: dict[str, str], job: dict[str, Any]) 
         return
     file = folder / "job.json"
     file.write_text(json.dumps(job))
-    with started(["deployments.main", "run", str(file), "--workers", "2"], folder, env) as command:
+    with started(["deployments.cli.main", "run", str(file), "--workers", "2"], folder, env) as command:
         yield command
 
 

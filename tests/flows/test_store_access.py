@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deployments.seaweed import Seaweed, start_seaweed
+from deployments.local.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin
-from tasks.spec import StoreSpec
-from tasks.storage.opening import find_job, open_store
+from tasks.job.spec import StoreSpec
+from tasks.store.opening import find_job, open_store
 from tests.conftest import RUN_SECONDS, free_port
-from tests.jobs import Rawseq, write_job, write_prompts
-from tests.prefect_api import make_block
+from tests.support.jobs import Rawseq, write_job, write_prompts
+from tests.support.prefect_api import make_block
 
 KEYS = "store-access"
 
@@ -115,7 +115,10 @@ def test_a_prefect_server_that_is_away(rawseq_env: dict[str, str]) -> None:
     """The block cannot be read: the message names Prefect's address, not the store."""
     api = f"http://127.0.0.1:{free_port()}/api"
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.main", "status", "s3://rawseq/out", "--credentials-block", KEYS],
+        [
+            *(sys.executable, "-m", "deployments.cli.main"),
+            *("status", "s3://rawseq/out", "--credentials-block", KEYS),
+        ],
         env=rawseq_env | {"PREFECT_API_URL": api},
         capture_output=True,
         text=True,

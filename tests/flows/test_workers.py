@@ -13,7 +13,7 @@ import pytest
 from deployments.standin.launch import Standin
 from tests.flows.counted import prompts_started, rows_in, shard_names
 from tests.flows.forked import Template
-from tests.jobs import Rawseq, opened, write_job, write_prompts
+from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 POLL_SECONDS = 0.01
 
@@ -70,7 +70,7 @@ def test_another_machine_goes_on(
     with (
         log.open("wb") as sink,
         subprocess.Popen(
-            [sys.executable, "-m", "deployments.main", "run", str(jobs[0])],
+            [sys.executable, "-m", "deployments.cli.main", "run", str(jobs[0])],
             cwd=tmp_path,
             env=rawseq_env,
             stdout=sink,

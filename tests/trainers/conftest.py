@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 import pytest
 
-from tasks.storage.store import ObjectStore
-from tests.stores import loop, make_store, plain
+from tasks.store.contract import ObjectStore
+from tests.support.stores import loop, make_store, plain
 
 HERE = Path(__file__).parent
 Read = Callable[..., Any]

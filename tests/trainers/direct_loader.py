@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tasks.spec import StoreSpec
-from tasks.storage.opening import find_job
-from tasks.storage.reader import read_rows
+from tasks.dataset.training_reader import read_rows
+from tasks.job.spec import StoreSpec
+from tasks.store.opening import find_job
 
 
 class ShardDataset(IterableDataset[dict[str, Any]]):

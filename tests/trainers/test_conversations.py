@@ -8,26 +8,26 @@ import numpy as np
 import orjson
 import pytest
 
-from deployments.presets import STANDIN_MODEL
+from deployments.local.presets import STANDIN_MODEL
 from tasks.errors import IdentityError, SourceError
-from tasks.exporting import export_opened
-from tasks.records import CheckedBatch, Completion, Ragged, Verdict, as_ids
-from tasks.spec import JobSpec
-from tasks.storage.ledger import Ledger
-from tasks.storage.opening import open_store
-from tasks.storage.planning import extend_plan
-from tasks.storage.source_opening import open_sources
-from tasks.storage.store import ObjectStore, canonical, sha256_hex
-from tasks.storage.trainers.options import ExportOptions
-from tasks.tokens.calls import as_call, splice_results
-from tasks.tokens.check import check_rows
-from tasks.tokens.conversations import Conversation, plan_conversations
-from tasks.tokens.grammar import Grammar, discover_grammar
-from tasks.tokens.replies import answer_message
-from tasks.tokens.template import render
-from tasks.tokens.vocabulary import Vocabulary, load_vocabulary
-from tests.jobs import write_prompts
-from tests.stores import commit_checked, folder_store
+from tasks.export.open import export_opened
+from tasks.export.options import ExportOptions
+from tasks.grammar.check import check_rows
+from tasks.grammar.grammar import Grammar, discover_grammar
+from tasks.job.spec import JobSpec
+from tasks.ledger.ledger import Ledger
+from tasks.prompts.opening import open_sources
+from tasks.prompts.plan_batches import extend_plan
+from tasks.rows.records import CheckedBatch, Completion, Ragged, Verdict, as_ids
+from tasks.store.contract import ObjectStore, canonical, sha256_hex
+from tasks.store.opening import open_store
+from tasks.tokenizer.template import render
+from tasks.tokenizer.vocabulary import Vocabulary, load_vocabulary
+from tasks.turns.calls import as_call, splice_results
+from tasks.turns.conversations import Conversation, plan_conversations
+from tasks.turns.replies import answer_message
+from tests.support.jobs import write_prompts
+from tests.support.stores import commit_checked, folder_store
 from tests.trainers.conftest import Read
 
 RECORDS = 9

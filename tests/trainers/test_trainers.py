@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tasks.storage.reader import read_rows
-from tasks.storage.store import ObjectStore
-from tasks.storage.trainers.export import export
-from tasks.storage.trainers.options import ExportOptions
-from tests.stores import folder_store
+from tasks.dataset.training_reader import read_rows
+from tasks.export.export import export
+from tasks.export.options import ExportOptions
+from tasks.store.contract import ObjectStore
+from tests.support.stores import folder_store
 from tests.trainers.conftest import Read
 
 pytestmark = pytest.mark.trainers

@@ -1,0 +1,1 @@
+"""The `rawseq` command: its verbs, and what they have in common."""

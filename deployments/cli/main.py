@@ -1,0 +1,27 @@
+"""The `rawseq` program. Nothing heavy is imported before its signals are answered."""
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line; from the first moment on, Ctrl-C and SIGTERM end it without a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_at_once)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing: we need none
+    from deployments.cli.cli import run_command
+
+    run_command()
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """While modules load nothing is open yet, and some of them swallow exceptions."""
+    del frame
+    os.write(2, b"interrupted before anything began\n")
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

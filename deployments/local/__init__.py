@@ -1,0 +1,1 @@
+"""What runs on this machine alone: the stack, the demo, SeaweedFS, their folders."""

@@ -1,1 +1,0 @@
-"""The local stack of `rawseq up`: Prefect, its UI, a worker, the deployments, the embedded server."""

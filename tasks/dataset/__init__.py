@@ -1,0 +1,1 @@
+"""Committed files: shards, their readers, damage, the stored job."""

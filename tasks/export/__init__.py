@@ -1,0 +1,1 @@
+"""Files for trainers: options, masks, order, formats, manifest, conversations."""

@@ -1,0 +1,1 @@
+"""Many servers: windows, the watch, dispatch, attempts, quarantine."""

@@ -1,0 +1,73 @@
+"""Which row goes to which server next: suspects apart, all others to the free slot that suits them."""
+
+from collections.abc import Callable
+
+from tasks.fleet.fleet import Fleet
+from tasks.fleet.quarantine import Backlog, Row, Suspects
+from tasks.fleet.server import AWAY, CLOSED, Server
+
+Launch = Callable[[Server, Row], None]
+"""Sends one row to one server, at once and without waiting."""
+
+
+class Placer:
+    """Fills free slots from the backlog.
+
+    Args:
+        fleet: the servers.
+        backlog: the rows.
+        launch: sends one row.
+    """
+
+    def __init__(self, fleet: Fleet, backlog: Backlog, launch: Launch) -> None:
+        self._fleet, self._backlog, self._launch = fleet, backlog, launch
+
+    def place(self, now: float) -> None:
+        """Send all rows for which there is room now; leave one window of ready rows behind."""
+        for server in self._fleet.open():
+            self._place_suspects(server, now)
+        roomy = [s for s in self._fleet.open() if s.has_room(now) and not self._is_testing(s)]
+        ready = self._backlog.ready
+        while roomy and (ready or self._refilled()):
+            row = ready.popleft()
+            server = self._fleet.pick(row.request.affinity, roomy)
+            self._launch(server, row)
+            if not server.has_room(now):
+                roomy.remove(server)
+        self._refilled()
+        if not ready:
+            self._adopt(now)
+
+    def _refilled(self) -> bool:
+        self._backlog.refill(self._fleet.capacity())
+        return bool(self._backlog.ready)
+
+    def _is_testing(self, server: Server) -> bool:
+        held = self._backlog.suspects.get(server.url)
+        return held is not None and (bool(held.rows) or any(f.row.suspect for f in server.flights.values()))
+
+    def _place_suspects(self, server: Server, now: float) -> None:
+        held = self._backlog.suspects.get(server.url)
+        if held is None or any(not f.row.suspect for f in server.flights.values()):
+            return
+        while held.rows and len(server.flights) < held.most and server.has_room(now):
+            self._launch(server, held.rows.popleft())
+
+    def _adopt(self, now: float) -> None:
+        """Let an idle server test the suspects of one that is away, when nothing else is left to do."""
+        away = {s.url for s in self._fleet.servers if s.state in (AWAY, CLOSED)}
+        for held in [h for h in self._backlog.suspects.values() if h.url in away and h.rows]:
+            idle = next((s for s in self._fleet.open() if not s.flights and s.has_room(now)), None)
+            if idle is None:
+                return
+            _hand_over(held, self._backlog.held(idle.url))
+            self._place_suspects(idle, now)
+
+
+def _hand_over(held: Suspects, heir: Suspects) -> None:
+    for row in held.rows:
+        row.suspect = heir.url
+    heir.rows.extend(held.rows)
+    heir.most = held.most
+    held.rows.clear()
+    held.accused = None

@@ -1,0 +1,88 @@
+"""How many rows may be in flight on one server, and how that limit adapts to what the server says (pure).
+
+The server should always have a row waiting and never a long queue: waiting rows in
+[1, max(4, 2 % of running)]. Idle slots cost throughput; a deep queue costs nothing but the
+freedom to send a row elsewhere.
+
+Several runs that share a server need no agreement: each sees the whole queue, moves by its share of what is
+wrong, and so together they move as one would. A run in its tail leaves its part to the others.
+"""
+
+from math import ceil
+from typing import Final
+
+import attrs
+
+from tasks.sglang.info import Loads
+
+DEFAULT_LIMIT: Final = 64
+"""Rows in flight at first on a server that does not tell how many it runs (before 0.5.9)."""
+
+HIGHEST_LIMIT: Final = 65_536
+FULL_POOL: Final = 0.9
+"""Share of the KV pool above which more rows would only be pushed back (SGLang's own tuning guide)."""
+
+
+@attrs.frozen(slots=True)
+class Window:
+    """Limit of rows in flight on one server.
+
+    Args:
+        limit: rows in flight allowed, >= 1.
+        retracted: rows that the server had pushed back when it was last looked at.
+        sharers: runs that use the server at once, this one among them, >= 1.
+    """
+
+    limit: int
+    retracted: int = 0
+    sharers: int = 1
+
+
+def open_window(wished: int | None, slots: int | None, sharers: int = 1) -> Window:
+    """Return the first window: the run's share of the job's wish, else of what the server runs, plus one."""
+    if wished is None:
+        wished = DEFAULT_LIMIT if slots is None else min(HIGHEST_LIMIT, slots + max(1, slots // 50))
+    return Window(ceil(wished / sharers), sharers=sharers)
+
+
+def queue_target(running: int) -> int:
+    """Return the most rows that should wait on a server which runs `running`."""
+    return max(4, running // 50)
+
+
+def on_loads(window: Window, loads: Loads, in_flight: int) -> Window:
+    """Return the window after a look at the server.
+
+    Args:
+        window: before.
+        loads: what the server says.
+        in_flight: our rows on it now.
+    """
+    limit, target, sharers = window.limit, queue_target(loads.running), window.sharers
+    if loads.retracted > window.retracted:
+        limit = min(limit, max(1, int(limit * 0.9)))
+    elif loads.waiting > target:
+        floor, excess = ceil(loads.running / sharers), ceil((loads.waiting - target) / sharers)
+        limit = min(limit, max(1, floor, limit - excess))
+    elif loads.waiting == 0 and loads.token_usage < FULL_POOL and in_flight >= limit:
+        limit = min(HIGHEST_LIMIT, limit + _growth(limit, loads, sharers))
+    return Window(limit, loads.retracted, sharers)
+
+
+def _growth(limit: int, loads: Loads, sharers: int) -> int:
+    """Return how many rows more to allow when none waits: our share of the idle slots, at least 2 %.
+
+    At most as many again, and not more than the KV pool has room for if they are like those that run; none
+    while more of a window is on its way than runs: then we are what is slow, and not the window too small.
+    """
+    if limit > 2 * loads.running + queue_target(loads.running):
+        return 0
+    idle = max(0, (loads.max_running or 0) - loads.running)
+    if loads.token_usage > 0.0:
+        idle = min(idle, int(loads.running * (FULL_POOL / loads.token_usage - 1.0)))
+    return max(1, limit // 50, min(limit, ceil(idle / sharers)))
+
+
+def on_busy(window: Window) -> Window:
+    """Return the window after a server said that it is full (503, 429, 408)."""
+    return attrs.evolve(window, limit=max(1, int(window.limit * 0.9)))

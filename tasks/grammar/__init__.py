@@ -1,0 +1,1 @@
+"""Chat formats as data; ids to verdicts; other people's data."""

@@ -1,0 +1,1 @@
+"""The job: what is asked, as a job file or the run form says it."""

@@ -1,0 +1,1 @@
+"""What is planned and what is done: batches, plan, receipts, claims, journals."""

@@ -1,0 +1,1 @@
+"""Prompt files: records, formats, mixing, duplicates, the plan's batches."""

@@ -1,0 +1,1 @@
+"""What a person reads of a dataset: summary, index, card, page."""

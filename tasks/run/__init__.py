@@ -1,0 +1,1 @@
+"""One run: resolve, render, generate, commit, retry, ranges, progress, maintenance."""

@@ -1,1 +1,0 @@
-"""The truth about servers: SGLang's protocol, client, probe, processes, fleet, and the dispatch of rows."""

@@ -1,0 +1,1 @@
+"""One SGLang server: wire, what it says of itself, probe, gates."""

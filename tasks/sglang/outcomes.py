@@ -1,0 +1,105 @@
+"""Who must act on a reply that is no completion: the error map of SGLang's statuses and bodies (pure).
+
+Bodies were read on SGLang 0.5.23; they can echo a whole prompt, so they are cut before they reach a message.
+"""
+
+from typing import Any, Final
+
+import orjson
+
+from tasks.errors import RowError, ServerError, SurroundingsError
+from tasks.rows.verdicts import Code
+
+MESSAGE_BYTES: Final = 500
+"""Error bodies can echo a whole prompt (megabytes); this much of one gets into a message."""
+
+_TOO_LONG: Final = (
+    "is longer than the model's context length",
+    "exceeds the maximum allowed length",
+    "exceeds the model's maximum context length",
+)
+_DUPLICATE_RID: Final = "Duplicate request ID"
+"""SGLang tells these 400s apart only by their text (`srt/managers/tokenizer_manager.py`)."""
+
+_BUSY: Final = frozenset({408, 429, 503})
+_DENIED: Final = frozenset({401, 403})
+_ABSENT: Final = frozenset({404, 405})
+
+
+class AttemptError(ServerError):
+    """One attempt at a row came to nothing; another may do better.
+
+    Args:
+        outcome: `busy`, `failed`, `aborted`, `no_output`, `malformed`, `duplicate_rid`, `bad_request`,
+            `refused` (never sent), `transport` (sent, no whole reply), `lost` (given up waiting).
+        message: where, expected, got.
+        counts: whether the attempt counts against the row (a busy server's does not).
+    """
+
+    def __init__(self, outcome: str, message: str, *, counts: bool = True) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.counts = counts
+
+
+def read_error(row_id: str, status: int, body: bytes, url: str) -> Exception:
+    """Return the error that says who must act on a reply with another status than 200."""
+    message = error_message(body)
+    where = f"{url}: {row_id}: HTTP {status}: {message}"
+    if status in _DENIED:
+        return SurroundingsError(f"{url}: HTTP {status}: the API key is missing or wrong ({message})")
+    if status in _ABSENT or 300 <= status < 400:
+        return SurroundingsError(
+            f"{url}: expected an SGLang server with /generate, got HTTP {status} ({message})"
+        )
+    if status in _BUSY:
+        return AttemptError("busy", where, counts=False)
+    if 400 <= status < 500:
+        return _bad_request(where, message)
+    return AttemptError("failed", where)
+
+
+def _bad_request(where: str, message: str) -> Exception:
+    if _DUPLICATE_RID in message:
+        return AttemptError("duplicate_rid", where)
+    if any(phrase in message for phrase in _TOO_LONG):
+        return RowError(Code.PROMPT_TOO_LONG, where)
+    return RowError(Code.POISON, f"the server refuses this request: {where}")
+
+
+def is_foreign(status: int) -> bool:
+    """Whether a status of `/health` shows that no SGLang server answers: it says 200, or 503 while it loads.
+
+    A proxy in front of one says 5xx while it has nothing behind it, and may say 408 or 429.
+    """
+    return not (200 <= status < 300 or status in _BUSY or status >= 500)
+
+
+def error_message(body: bytes) -> str:
+    """Return the text of an error body, cut to `MESSAGE_BYTES`.
+
+    SGLang has three JSON shapes (`{"message"}`, `{"error": "text"}`, `{"error": {"message"}}`), FastAPI's
+    `{"detail"}`, and plain text.
+    """
+    if len(body) > 64 * MESSAGE_BYTES:
+        return cut_body(body)
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return cut_body(body)
+    for key in ("error", "message", "detail"):
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+    return short_value(value) if not isinstance(value, str) else cut_body(value.encode())
+
+
+def cut_body(body: bytes) -> str:
+    """Return the head of a body as text, with its size when it was cut."""
+    text = body[:MESSAGE_BYTES].decode("utf-8", "replace")
+    return text if len(body) <= MESSAGE_BYTES else f"{text}… ({len(body)} bytes)"
+
+
+def short_value(value: Any) -> str:
+    """Return a value's repr, cut to what a message can hold."""
+    text = repr(value if not isinstance(value, list) else value[:8])
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,198 @@
+"""The local process behind a server URL: find it, describe it, take the parser off its command.
+
+Only a process that listens on the URL's loopback port, belongs to this user and is recognisably SGLang
+(or our stand-in) is ever returned; no signal is sent here. Its environment is kept
+to start it again and is shown nowhere.
+"""
+
+import ipaddress
+import os
+import shlex
+import socket
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import attrs
+import psutil
+
+from tasks.errors import SurroundingsError
+from tasks.sglang.gates import REASONING_PARSER, STRICT_THINKING
+from tasks.sglang.info import redact
+
+SWITCHES: Final = (STRICT_THINKING,)
+"""Flags of these that take no value."""
+
+
+@attrs.frozen(slots=True)
+class ServerProcess:
+    """One local server process, as it was started.
+
+    Args:
+        url: its base URL.
+        pid: the process that was started by a person, parent of all its workers.
+        created: its start time, seconds since the epoch: with `pid` it names the process for good.
+        argv: its command line.
+        cwd: its working folder.
+        env: its environment; never shown.
+    """
+
+    url: str
+    pid: int
+    created: float
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str] = attrs.field(repr=False)
+
+    @property
+    def port(self) -> int:
+        """TCP port of its URL."""
+        return port_of(self.url)
+
+    @property
+    def command(self) -> str:
+        """Its command line for a person: quoted for a shell, without secrets."""
+        return redact(shlex.join(self.argv))
+
+
+def port_of(url: str) -> int:
+    """Return the TCP port of a URL."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL names this host itself."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def place_of(url: str) -> str:
+    """Return one server's name for all hosts and spellings, a plain word: host and port, and path if any.
+
+    A loopback URL is named by this host, so that equal loopback URLs of two hosts are two servers.
+    """
+    parts = urlsplit(url)
+    host = socket.gethostname() if is_loopback(url) else parts.hostname or ""
+    name = f"{host}-{port_of(url)}{parts.path.rstrip('/')}".lower()
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)[:255]
+
+
+def is_server_command(argv: Sequence[str]) -> bool:
+    """Whether a command line starts an SGLang server or our stand-in."""
+    words = list(argv)
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "-m":
+            return following in ("sglang.launch_server", "deployments.standin")
+        if os.path.basename(word) == "sglang":
+            return following == "serve"
+        if word.endswith("sglang/launch_server.py"):
+            return True
+    return False
+
+
+def without_flags(argv: Sequence[str], flags: Sequence[str] = (REASONING_PARSER,)) -> tuple[str, ...]:
+    """Return a command line without `--flag value`, `--flag=value` and switches, `_` or `-` in the name."""
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        plain = name.replace("_", "-")
+        if name.startswith("--") and plain in flags:
+            if not equals and plain not in SWITCHES:
+                next(words, None)
+            continue
+        kept.append(word)
+    return tuple(kept)
+
+
+def command_without(launch_command: str, flags: Sequence[str] = (REASONING_PARSER,)) -> str:
+    """Return a server's own launch command without some flags, for a person to use.
+
+    SGLang reports the command unquoted, so this is a hint, not something to execute.
+    """
+    try:
+        words = shlex.split(launch_command)
+    except ValueError:
+        words = launch_command.split()
+    return shlex.join(without_flags(words, flags))
+
+
+def find_server(url: str) -> ServerProcess:
+    """Return the server process behind a loopback URL.
+
+    Raises:
+        SurroundingsError: the URL is not of this host, nothing (of ours) listens there, what listens is no
+            SGLang server, belongs to another user, or is one node of several.
+    """
+    if not is_loopback(url):
+        raise SurroundingsError(f"{url}: only a server on this host (a loopback URL) can be restarted here")
+    listener = _listener(url)
+    server = _topmost_server(listener)
+    if server is None:
+        raise SurroundingsError(
+            f"{url}: expected an SGLang server (sglang.launch_server, sglang serve), found process "
+            f"{listener.pid}: {redact(shlex.join(listener.cmdline()))[:500]}"
+        )
+    try:
+        found = ServerProcess(
+            url=url,
+            pid=server.pid,
+            created=server.create_time(),
+            argv=tuple(server.cmdline()),
+            cwd=server.cwd(),
+            env=server.environ(),
+        )
+        owner = server.uids().real
+    except psutil.Error as error:
+        raise SurroundingsError(f"{url}: process {server.pid} cannot be read: {error}") from error
+    if owner != os.getuid():
+        raise SurroundingsError(
+            f"{url}: process {server.pid} belongs to user {server.username()}: restart it as that user"
+        )
+    _refuse_many_nodes(found)
+    return found
+
+
+def _listener(url: str) -> psutil.Process:
+    port = port_of(url)
+    try:
+        sockets = psutil.net_connections(kind="tcp")
+    except psutil.AccessDenied as error:
+        raise SurroundingsError(
+            f"{url}: the listening sockets of this host cannot be read: {error}"
+        ) from error
+    listening = [s for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr and s.laddr.port == port]
+    pids = sorted({s.pid for s in listening if s.pid})
+    if not pids:
+        seen = "a process of another user" if listening else "nothing"
+        raise SurroundingsError(
+            f"{url}: expected a server of this user listening on port {port}, found {seen}"
+        )
+    return psutil.Process(pids[0])
+
+
+def _topmost_server(listener: psutil.Process) -> psutil.Process | None:
+    """Return the outermost ancestor of the listener (or itself) that is a server command."""
+    found = None
+    for process in [listener, *listener.parents()]:
+        try:
+            if is_server_command(process.cmdline()):
+                found = process
+        except psutil.Error:
+            continue
+    return found
+
+
+def _refuse_many_nodes(server: ServerProcess) -> None:
+    words = [part for word in server.argv for part in word.split("=", 1)]
+    for flag, value in zip(words, [*words[1:], ""], strict=True):
+        if flag.replace("_", "-") == "--nnodes" and value not in ("1", ""):
+            raise SurroundingsError(
+                f"{server.url}: it is one of {value} nodes (--nnodes): restart them together, by hand"
+            )

@@ -1,0 +1,248 @@
+"""Stop one local server and start it again: drain, force, wait until nothing is left, start, wait."""
+
+import asyncio
+import fcntl
+import os
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+import psutil
+
+from tasks.errors import SurroundingsError, UnfaithfulError
+from tasks.job.spec import ServersSpec
+from tasks.sglang.client import ServerClient
+from tasks.sglang.gates import unwanted
+from tasks.sglang.info import ServerInfo, redact
+from tasks.sglang.restart.idle import wait_idle
+from tasks.sglang.restart.process import ServerProcess, find_server, without_flags
+from tasks.sglang.restart.stop import stop_server
+from tasks.sglang.settings import Check, Say, say_nothing, unchecked
+
+LOG_LINES: Final = 20
+"""Last lines of a server's log that get into an error."""
+
+
+@attrs.frozen(slots=True)
+class Restarted:
+    """What a restart did.
+
+    Args:
+        url: the server.
+        before: the command line that was stopped, redacted.
+        now: the command line that was started, redacted.
+        seconds: from the first signal until the server was ready.
+        flags: what it runs without now.
+        process: the new process; None when a command of the user's started it.
+        log: file with the new process's output; None when a command of the user's started it.
+    """
+
+    url: str
+    before: str
+    now: str
+    seconds: float
+    flags: tuple[str, ...]
+    process: ServerProcess | None = None
+    log: Path | None = None
+
+    def lines(self) -> list[str]:
+        """Return the restart as plain lines for a person."""
+        process = [] if self.process is None else [f"  process {self.process.pid}, log {self.log}"]
+        return [
+            f"{self.url}: restarted without {', '.join(self.flags)} in {self.seconds:.0f} s",
+            f"  before  {self.before}",
+            f"  now     {self.now}",
+            *process,
+        ]
+
+
+async def restart_locally(
+    client: ServerClient,
+    spec: ServersSpec,
+    *,
+    log_dir: Path | None = None,
+    still_ours: Check = unchecked,
+    say: Say = say_nothing,
+) -> Restarted | None:
+    """Restart the local server behind a client without the flags that `spec` forbids; None when none is on.
+
+    A server that has work in flight gets `drain_timeout_seconds` to finish it, and is left alone when it does
+    not, unless `restart_busy`.
+
+    Args:
+        client: the open client.
+        spec: what is forbidden, and time limits.
+        log_dir: where it logs afterwards; None: the system's temporary folder.
+        still_ours: asked right before the server is stopped; once it is stopped it is started, come what may.
+        say: takes lines for a person.
+
+    Raises:
+        SurroundingsError: it is not ours to restart, does not stop, or does not come back.
+        BusyError: it works for others.
+        UnfaithfulError: a flag does not come from its command line.
+    """
+    async with restart_lock(client.url, spec.ready_timeout_seconds):
+        info = await client.info()
+        flags = unwanted(info, spec)
+        if not flags:
+            return None
+        server = find_server(client.url)
+        _refuse_many_nodes(info)
+        argv = _argv_without(server, flags)
+        await wait_idle(client, spec.drain_timeout_seconds, busy_too=spec.restart_busy)
+        await still_ours()
+        say(f"{client.url}: stopping process {server.pid}: {server.command}")
+        started = await stop_and_start(server, argv, spec.drain_timeout_seconds, log_dir)
+        say(f"{client.url}: started {redact(shlex.join(argv))}")
+        return attrs.evolve(await wait_started(client, started, spec.ready_timeout_seconds), flags=flags)
+
+
+def _refuse_many_nodes(info: ServerInfo) -> None:
+    """Refuse a server of several nodes that its command line does not show, e.g. one with a --config file."""
+    nodes = info.flags.get("nnodes")
+    if isinstance(nodes, int) and nodes > 1:
+        raise SurroundingsError(f"{info.url}: it is one of {nodes} nodes: restart them together, by hand")
+
+
+def _argv_without(server: ServerProcess, flags: Sequence[str]) -> tuple[str, ...]:
+    for flag in flags:
+        if without_flags(server.argv, (flag,)) == server.argv:
+            raise UnfaithfulError(
+                f"{server.url}: {flag} is on, but its command line does not have it "
+                f"(a --config file?): {server.command}"
+            )
+    return without_flags(server.argv, flags)
+
+
+@attrs.frozen(slots=True, eq=False)
+class Started:
+    """A server that was started and is not ready yet.
+
+    Args:
+        before: the process that it replaces.
+        argv: its command line.
+        child: its process.
+        log: where it logs.
+        begun: when the former one was told to stop, monotonic seconds.
+    """
+
+    before: ServerProcess
+    argv: tuple[str, ...]
+    child: subprocess.Popen[bytes]
+    log: Path
+    begun: float
+
+
+async def stop_and_start(
+    server: ServerProcess, argv: tuple[str, ...], drain_seconds: float, log_dir: Path | None
+) -> Started:
+    """Stop a server and start it with another command line; when cancelled, end only after that.
+
+    A run that is cancelled between the two would leave a server dead that nobody else can start.
+
+    Raises:
+        SurroundingsError: it does not stop, or cannot be started.
+    """
+
+    async def both() -> Started:
+        begun = time.monotonic()
+        await stop_server(server, drain_seconds)
+        log = (log_dir or Path(tempfile.gettempdir())) / f"rawseq-server-{server.port}.log"
+        return Started(server, argv, start_server(server, argv, log), log, begun)
+
+    work = asyncio.ensure_future(both())
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        (await work).child.returncode = 0  # it outlives us, see `wait_started`
+        raise
+
+
+async def wait_started(client: ServerClient, started: Started, ready_seconds: float) -> Restarted:
+    """Wait until a started server is ready.
+
+    Raises:
+        SurroundingsError: it ended, or was not ready in time; carries the end of its log.
+    """
+    server, child = started.before, started.child
+    deadline, seen = time.monotonic() + ready_seconds, "nothing"
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            raise SurroundingsError(
+                f"{server.url}: the restarted server ended with status {child.returncode}:\n"
+                f"{log_tail(started.log, started.argv)}"
+            )
+        state, seen = await client.health(timeout_seconds=min(30.0, ready_seconds))
+        if state == "ready":
+            child.returncode = 0  # it outlives us on purpose: Popen must not warn that it still runs
+            seconds, created = time.monotonic() - started.begun, psutil.Process(child.pid).create_time()
+            now = attrs.evolve(server, pid=child.pid, created=created, argv=started.argv)
+            return Restarted(server.url, server.command, now.command, seconds, (), now, started.log)
+        await asyncio.sleep(0.25)
+    raise SurroundingsError(
+        f"{server.url}: the restarted server was not ready after {ready_seconds:.0f} s (last: {seen}):\n"
+        f"{log_tail(started.log, started.argv)}"
+    )
+
+
+def start_server(server: ServerProcess, argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a server in a session of its own, with its former environment and cwd, logging to a file.
+
+    Raises:
+        SurroundingsError: the command cannot be started.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                list(argv),
+                cwd=server.cwd,
+                env=server.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise SurroundingsError(f"{server.url}: cannot start {redact(shlex.join(argv))}: {error}") from error
+
+
+def log_tail(log: Path, argv: Sequence[str]) -> str:
+    """Return the last lines of a server's log without the secrets of its command line."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 65536))
+            lines = file.read().decode("utf-8", "replace").splitlines()[-LOG_LINES:]
+    except OSError as error:
+        return f"(no log: {error})"
+    text = "\n".join(line[:300] for line in lines)
+    for flag, value in zip(argv, [*argv[1:], ""], strict=True):
+        if flag in ("--api-key", "--admin-api-key") and value:
+            text = text.replace(value, "***")
+    return redact(text)
+
+
+@asynccontextmanager
+async def restart_lock(url: str, seconds: float) -> AsyncIterator[None]:
+    """Hold this host's lock for one server; the kernel drops it when its holder dies."""
+    name = "".join(c if c.isalnum() else "-" for c in url.partition("://")[2])
+    path = Path(tempfile.gettempdir()) / f"rawseq-restart-{os.getuid()}-{name}.lock"
+    deadline = time.monotonic() + seconds
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise SurroundingsError(
+                        f"{url}: another run is restarting it for {seconds:.0f} s"
+                    ) from None
+                await asyncio.sleep(0.2)
+        yield

@@ -1,1 +1,0 @@
-"""The truth about what is done: sources, journals, shards, stores, the ledger and its audit."""

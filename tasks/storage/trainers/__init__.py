@@ -1,1 +1,0 @@
-"""Exporters: shards → what trainers read."""

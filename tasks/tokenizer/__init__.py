@@ -1,0 +1,1 @@
+"""One tokenizer, proved; messages to prompt ids."""

@@ -1,1 +1,0 @@
-"""The truth about tokens: messages to prompt ids, ids to verdicts. No network."""
