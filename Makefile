@@ -14,7 +14,7 @@ up: $(VENV)/.run-ready
 
 # Two files at once: many tests wait for servers.
 test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2
 
 # Prefect's UI in the system's Chromium (apt-get install chromium), over `rawseq up`; pictures in tests/browser/screenshots.
 test-browser: $(VENV)/.browser-ready

@@ -1,5 +1,6 @@
 """What tests share: real servers on free ports, each in its own folder, each ended by whoever started it."""
 
+import itertools
 import json
 import os
 import signal
@@ -13,9 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 
 from deployments.standin.launch import Standin, start_standin
+from tests.support.families import load, loadable, model_folder
+from tests.support.forked import Fault, Template
 from tests.support.jobs import Ran, Rawseq
+from tests.support.scheduling import ByScope, family_last
+
+__all__ = ["load", "model_folder"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -30,9 +37,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, variable in (("shared", "RAWSEQ_SHARED"), ("postgres", "RAWSEQ_POSTGRES"))
         if not os.environ.get(variable)
     }
-    left_out = [item for item in items if absent & {marker.name for marker in item.iter_markers()}]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    kept = [item for item in loadable(items) if not absent & {marker.name for marker in item.iter_markers()}]
+    config.hook.pytest_deselected(items=[*{*items} - {*kept}])
+    items[:] = family_last(kept)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope:
+    """Tests of one file, or of one model family, stay together."""
+    return ByScope(config, log)
 
 
 def free_port() -> int:
@@ -104,21 +117,24 @@ def rawseq_env(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> di
     }
 
 
-@pytest.fixture
-def rawseq(rawseq_env: dict[str, str], tmp_path: Path) -> Rawseq:
-    """Run `rawseq ARGUMENTS` in the test's folder with `--json` and return what it left."""
+@pytest.fixture(scope="session")
+def template(rawseq_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
+    """One template for the session; its commands find the session's Prefect server."""
+    with Template(rawseq_env, tmp_path_factory.mktemp("template") / "log") as opened:
+        yield opened
 
-    def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "deployments.cli.main", *arguments, "--json"],
-            cwd=tmp_path,
-            env=rawseq_env | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS,
-        )
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        return Ran(done.returncode, lines, done.stderr)
+
+@pytest.fixture
+def rawseq(template: Template, tmp_path: Path) -> Rawseq:
+    """Run `rawseq ARGUMENTS` in the test's folder with `--json` and return what it left."""
+    numbers = itertools.count()
+
+    def run(*arguments: str, env: dict[str, str] | None = None, fault: Fault | None = None) -> Ran:
+        log = tmp_path / f"rawseq-{next(numbers)}.log"
+        out = log.with_suffix(".out")
+        pid = template.start(log, *arguments, "--json", out=out, env=env, fault=fault)
+        status = template.wait(pid, RUN_SECONDS)
+        return Ran(status, [json.loads(line) for line in out.read_text().splitlines()], log.read_text())
 
     return run
 

@@ -96,7 +96,7 @@ def _check_nothing_dropped(text: str, messages: Sequence[Message]) -> None:
             )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)
 def control_pattern(vocabulary: Vocabulary) -> re.Pattern[str]:
     """Return a pattern that finds every control token's text, the longest first."""
     texts = sorted(vocabulary.control_ids, key=len, reverse=True)
@@ -200,6 +200,6 @@ class Shield:
 _PLACEHOLDER = re.compile(r"Qz(\d+)ControlTokenAsText7vK")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)
 def _control_set(vocabulary: Vocabulary) -> frozenset[int]:
     return frozenset(vocabulary.control_ids.values())

@@ -74,7 +74,7 @@ class Vocabulary:
         return str(self.tokenizer.decode(known, skip_special_tokens=False))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)
 def _names(vocabulary: Vocabulary) -> dict[int, str]:
     return {id: text for text, id in vocabulary.control_ids.items()}
 

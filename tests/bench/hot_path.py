@@ -81,7 +81,7 @@ def measure(rows: int, rounds: int, load: Load, windows: tuple[int, ...] = (256,
         "machine": machine(),
         "load": load.as_json(),
         "missing": absent,
-        "figures": interleaved(chosen, load, OFTENER * rounds),
+        "figures": interleaved(chosen, load, OFTENER * rounds if rounds > 1 else 1),
         "long": interleaved(long, LONG, rounds),
         "flight": interleaved(flight, SLOW if rows >= FLIGHT else load, rounds),
     }

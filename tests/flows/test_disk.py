@@ -7,7 +7,7 @@ import pytest
 
 from deployments.standin.launch import Standin
 from tests.flows.counted import prompts_started, rows_in
-from tests.flows.forked import Fault
+from tests.support.forked import Fault
 from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 

@@ -22,8 +22,8 @@ from tasks.audit.reread import audit
 from tasks.job.spec import StoreSpec
 from tasks.store.opening import find_job
 from tests.flows.counted import rows_in, shard_names
-from tests.flows.forked import Template
 from tests.flows.killable import SERVERS, Killable
+from tests.support.forked import Template
 from tests.support.jobs import write_job, write_prompts
 
 KILLS = int(os.environ.get("RAWSEQ_SOAK_KILLS", "20"))

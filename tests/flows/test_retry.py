@@ -11,7 +11,7 @@ import pytest
 from deployments.standin.launch import Standin, start_standin
 from tasks.dataset.shard_reader import decode_shard
 from tests.flows.counted import started_generations
-from tests.flows.forked import Fault, Template
+from tests.support.forked import Fault, Template
 from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 

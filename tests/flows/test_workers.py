@@ -12,7 +12,7 @@ import pytest
 
 from deployments.standin.launch import Standin
 from tests.flows.counted import prompts_started, rows_in, shard_names
-from tests.flows.forked import Template
+from tests.support.forked import Template
 from tests.support.jobs import Rawseq, opened, write_job, write_prompts
 
 POLL_SECONDS = 0.01

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from tasks.job.spec import JobSpec, StoreSpec
 from tasks.ledger.journal import Journal
 from tasks.ledger.journal_folder import sweep_journals
@@ -109,6 +112,7 @@ def in_child(folder: Path, spec: JobSpec, store: ObjectStore, run: str, killer: 
 
 def main(folder: Path, prompts: str, when: str, endpoint: str = "", bucket: str = "") -> None:
     """Crash at the first call, then at the second, … until a run gets through; each time go on to the end."""
+    pa.array(np.zeros(1, np.int32))  # imports pandas where it is installed: here, not in every child
     trials = 0
     region = StoreSpec(uri=f"s3://{bucket}", endpoint_url=endpoint or None, region="us-east-1")
     client = (

@@ -1,0 +1,39 @@
+"""Which tests run one after the other in one worker: those of a file, and those of one model family.
+
+A family's tokenizer takes a second to load and up to 150 MB: whoever has it open makes all of its tests, in
+whichever file they stand, and lets go of it.
+"""
+
+import re
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.model_folders import GENUINE
+from tests.support.sketches import SKETCHES
+
+FAMILY_TESTS = ("tests/corruption/", "tests/tasks/grammar/", "tests/tasks/tokenizer/", "tests/tasks/turns/")
+FAMILIES = sorted({"kimi", *GENUINE, *SKETCHES}, key=len, reverse=True)
+"""Those that take long to load, the longest name first: `qwen3.5` is no `qwen3`."""
+
+_FAMILY = re.compile(rf"[\[-]({'|'.join(map(re.escape, FAMILIES))})(?=[\]-])")
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what a test is run together with: its family, else its file."""
+    path = nodeid.split("::", 1)[0]
+    found = _FAMILY.search(nodeid) if path.startswith(FAMILY_TESTS) else None
+    return f"family {found[1]}" if found else path
+
+
+def family_last(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with each family's together, behind all others; else in their order."""
+    scopes = {item: scope_of(item.nodeid) for item in items}
+    return sorted(items, key=lambda item: scopes[item] if scopes[item].startswith("family ") else "")
+
+
+class ByScope(LoadScopeScheduling):
+    """Hands out tests scope by scope."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
