@@ -79,7 +79,8 @@ def test_a_half_done_retry_goes_on(opened: Opened, command: Command, verb: Verb)
     stored = opened("half-retry")
     left = ROWS - len(stored.expected["journalled"])
     ran = command(stored, "retry", "store", *stored.expected["codes"])
-    assert (ran.status, ran.answer["generated_rows"]) == (0, left), ran.stderr
+    assert ran.status == 0, ran.stderr
+    assert ran.answer["generated_rows"] == left
     assert stored.shards() == stored.expected["shards"]
     hold_to_its_rows(stored, verb)
 
@@ -89,7 +90,8 @@ def test_rejected_rows_are_made_again(opened: Opened, command: Command, verb: Ve
     stored = opened("complete")
     before = stored.accepted()
     ran = command(stored, "retry", "store", "--rejected", "cut_in_content")
-    assert (ran.status, ran.answer["generated_rows"]) == (0, 1), ran.stderr
+    assert ran.status == 0, ran.stderr
+    assert ran.answer["generated_rows"] == 1
     assert ids_of(row for row in stored.rows() if row["row_id"] in before) == before
     assert sorted(receipt["generation"] for receipt in stored.receipts()) == [1, 2]
     hold_to_its_rows(stored, verb)
@@ -103,7 +105,8 @@ def test_a_lost_shard_is_made_again(opened: Opened, command: Command, verb: Verb
     data = stored.objects.get(lost["key"])
     stored.objects.delete(lost["key"])
     ran = command(stored, "retry", "store", "--batches", "1")
-    assert (ran.status, ran.answer["generated_rows"]) == (0, lost["rows"]), ran.stderr
+    assert ran.status == 0, ran.stderr
+    assert ran.answer["generated_rows"] == lost["rows"]
     assert stored.receipts()[1]["shard"] == lost
     assert stored.objects.get(lost["key"]) == data
     hold_to_its_rows(stored, verb)
