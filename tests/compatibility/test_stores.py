@@ -18,6 +18,7 @@ ROWS = 12
 
 WHOLE = [pytest.param(name, id=name) for name in ("complete", "mix", "grammar", "s3")]
 SHOWN = ("row_id", "verdict", "input_ids", "prompt_length", "segments", "finish_reason", "matched_stop")
+EXPORTED = ("input_ids", "prompt_length", "verdict", "metadata")
 
 
 def hold_to_its_rows(stored: Stored, verb: Verb) -> None:
@@ -33,8 +34,12 @@ def hold_to_its_rows(stored: Stored, verb: Verb) -> None:
     assert [row["metadata"] for row in shown] == [json.loads(row["metadata"]) for row in rows]
     verb(stored, "export", stored.argument, "--to", "parquet", "--out", "exported", "--dedup", "none")
     files = sorted((stored.folder / "exported").rglob("train/*.parquet"))
-    exported = [row for file in files for row in pq.read_table(file).to_pylist()]
-    assert sorted(row["input_ids"] for row in exported) == sorted(stored.accepted().values())
+    exported = {row["row_id"]: row for file in files for row in pq.read_table(file).to_pylist()}
+    assert exported.keys() == stored.accepted().keys()
+    for row in rows:
+        found, prompt, ids = exported[row["row_id"]], row["prompt_length"], row["input_ids"]
+        assert {key: found[key] for key in EXPORTED} == {key: row[key] for key in EXPORTED}
+        assert found["loss_mask"] == [0] * prompt + [1] * (len(ids) - prompt)
 
 
 @pytest.mark.parametrize("name", [*WHOLE, "half", "half-retry"])
