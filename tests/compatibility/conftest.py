@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from deployments.cli import cli
-from deployments.seaweed import Seaweed, start_seaweed
+from deployments.cli.cli import cli
+from deployments.local.seaweed import Seaweed, start_seaweed
 from deployments.standin.launch import Standin, start_standin
 from tests.compatibility.stored import Stored, placed, uploaded
 from tests.conftest import RUN_SECONDS
-from tests.flows.forked import Template
-from tests.jobs import Ran
+from tests.support.forked import Template
+from tests.support.jobs import Ran
 
 Opened = Callable[[str], Stored]
 Command = Callable[..., Ran]
@@ -36,13 +36,6 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """A real S3 server with one bucket."""
     with start_seaweed(tmp_path_factory.mktemp("s3"), bucket="rawseq") as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def template(rawseq_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    """The process that forks the commands; they find the session's Prefect server."""
-    with Template(rawseq_env, tmp_path_factory.mktemp("template") / "log") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from deployments.presets import STANDIN_MODEL
 from deployments.seaweed import Seaweed, start_seaweed
-from deployments.standin.launch import start_standin
 from tasks.spec import StoreSpec
 from tasks.storage.store import open_store
-from tests.compatibility.raw_files import journalled, rejected_in, shards_in
-from tests.conftest import free_port, prefect_server
 from tests.flows.forked import Fault, Template
 from tests.jobs import write_prompts
+
+from deployments.standin.launch import start_standin
+from tests.compatibility.raw_files import journalled, rejected_in, shards_in
+from tests.conftest import free_port, prefect_server
 
 PORT = 30000
 RUN_SECONDS = 300.0

@@ -11,10 +11,11 @@ from typing import Any
 import attrs
 import pyarrow.parquet as pq
 
-from deployments.presets import STANDIN_MODEL
-from deployments.seaweed import Seaweed
-from tasks.spec import StoreSpec
-from tasks.storage.store import ObjectStore, open_store
+from deployments.local.presets import STANDIN_MODEL
+from deployments.local.seaweed import Seaweed
+from tasks.job.spec import StoreSpec
+from tasks.store.contract import ObjectStore
+from tasks.store.opening import open_store
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "stores_7993c23"
 KEPT = ("job.json", "plan/", "receipts/", "shards/", "rejected/", "provenance/", "frequencies/", "servers/")

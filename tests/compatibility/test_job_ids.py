@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.jobfile import load_job
+from tasks.job.jobfile import load_job
 from tests.compatibility.stored import DATA
 
 SMALLEST = {
