@@ -183,7 +183,12 @@ def _status(pid: int) -> int | None:
 
 IMPORTED = (
     "boto3",
-    "transformers",
+    "fastapi",
+    "matplotlib.figure",
+    "pandas",  # pyarrow does, where it is installed
+    "prefect.server.api.server",
+    "pyarrow.parquet",
+    "transformers.models.auto.tokenization_auto",
     "uvloop",
     "deployments.cli.cli",
     "flows.extend",
