@@ -187,7 +187,15 @@ class Attempts:
         if server.state == OPEN and busy > server.patience.busy_seconds:
             self._fleet.evict(server, f"it takes no rows for {busy:.0f} s: {error}", drop=False)
         else:
-            asyncio.get_running_loop().call_later(server.busy_until - now, self._fill)
+            self._wake_when_free(server)
+
+    def _wake_when_free(self, server: Server) -> None:
+        """Fill its slots once it may be asked again: a timer of uvloop fires up to a millisecond early."""
+        left = server.busy_until - time.monotonic()
+        if left > 0:
+            asyncio.get_running_loop().call_later(left, self._wake_when_free, server)
+        else:
+            self._fill()
 
     def _count_failure(self, server: Server, why: str) -> None:
         """Ask for a fresh probe after too many failed attempts in a row."""
@@ -220,6 +228,12 @@ class Attempts:
         """Count the attempts whose connection broke although the server lives."""
         for row in self._limbo.pop(server.url, []):
             self._spend(row, "transport", f"{server.url}: the connection broke before the whole reply")
+
+    def on_out(self, server: Server) -> None:
+        """Hand back, uncounted, the rows whose connection broke: nobody will find out any more why."""
+        for row in self._limbo.pop(server.url, []):
+            self._backlog.outcomes["transport"] += 1
+            self._backlog.put_back(row)
 
     def on_down(self, server: Server) -> None:
         """Hold the rows that were in flight when a server died as suspects."""

@@ -150,6 +150,10 @@ class Dispatch:
         """A server is gone, and what was in flight with it."""
         self._attempts.on_down(server)
 
+    def on_out(self, server: Server) -> None:
+        """A server takes no more rows; those in flight there may still end."""
+        self._attempts.on_out(server)
+
     def on_admitted(self, server: Server) -> None:
         """A server has passed a fresh probe."""
         self._attempts.on_admitted(server)

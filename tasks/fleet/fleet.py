@@ -234,8 +234,8 @@ class Fleet:
         server.evictions += 1
         server.shut(AWAY, error or SurroundingsError(f"{server.url}: {why}"))
         self.say(f"{server.url}: evicted: {why}")
-        if drop and self.listener:
-            self.listener.on_down(server)
+        if self.listener:
+            (self.listener.on_down if drop else self.listener.on_out)(server)
         self.spawn(self._recover(server))
         self.changed()
 
@@ -243,6 +243,8 @@ class Fleet:
         """Shut a server out for good."""
         server.shut(CLOSED, error)
         self.say(f"{server.url}: closed: {error}")
+        if self.listener:
+            self.listener.on_out(server)
         self.changed()
 
     async def _recover(self, server: Server) -> None:

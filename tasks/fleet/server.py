@@ -192,5 +192,8 @@ class Listener(Protocol):
     def on_down(self, server: Server) -> None:
         """A server is gone, and what was in flight with it."""
 
+    def on_out(self, server: Server) -> None:
+        """A server takes no more rows; those in flight there may still end."""
+
     def on_admitted(self, server: Server) -> None:
         """A server has passed a fresh probe."""

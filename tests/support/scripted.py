@@ -47,6 +47,8 @@ class Scripted:
         }
         self.weights = "default"
         self.health = 200
+        self.health_gate: asyncio.Event | None = None
+        """Where it is set, `/health` answers only when the event is."""
         self.text_ids = PROMPT.tolist()
         self.slots: int | None = None
         """Rows that it says it runs at once; any more of them wait. None: it says that none ever waits."""
@@ -111,6 +113,8 @@ class Scripted:
         return reply | {"prompt_token_ids": ids} if body.get("return_prompt_token_ids") else reply
 
     async def _health(self, request: web.Request) -> web.Response:
+        if self.health_gate is not None:
+            await self.health_gate.wait()
         return web.Response(status=self.health)
 
     async def _info(self, request: web.Request) -> web.Response:
