@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up test test-browser test-sglang test-trainers test-postgres test-transformers4 test-ceph soak bench \
+.PHONY: demo up check test test-browser test-sglang test-trainers test-postgres test-transformers4 test-ceph soak bench \
   lint lock clean
 
 demo: $(VENV)/.run-ready
@@ -11,6 +11,11 @@ demo: $(VENV)/.run-ready
 
 up: $(VENV)/.run-ready
 	$(BIN)/rawseq up
+
+# For every change, in a minute and a half: lint, types, and the tests that need no process.
+CHECKED := tests/test_layers.py tests/tasks tests/corruption tests/deployments
+check: $(VENV)/.test-ready lint
+	RAWSEQ_CHECK=1 $(BIN)/python -m pytest -n 2 -m "not process and not family and not slow" $(CHECKED)
 
 # Two files at once: many tests wait for servers.
 test: $(VENV)/.test-ready lint

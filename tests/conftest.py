@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing.process
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from deployments.standin.launch import Standin, start_standin
 from tests.support.families import load, loadable, model_folder
 from tests.support.forked import Fault, Template
 from tests.support.jobs import Ran, Rawseq
-from tests.support.scheduling import ByScope, family_last
+from tests.support.scheduling import ByScope, family_last, mark
 
 __all__ = ["load", "model_folder"]
 
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, variable in (("shared", "RAWSEQ_SHARED"), ("postgres", "RAWSEQ_POSTGRES"))
         if not os.environ.get(variable)
     }
+    for item in items:
+        mark(item)
     kept = [item for item in loadable(items) if not absent & {marker.name for marker in item.iter_markers()}]
     config.hook.pytest_deselected(items=[*{*items} - {*kept}])
     items[:] = family_last(kept)
@@ -46,6 +49,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope:
     """Tests of one file, or of one model family, stay together."""
     return ByScope(config, log)
+
+
+@pytest.fixture(autouse=True)
+def no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `make check` nothing starts a process: a test that does carries the marker `process`."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("a test that starts a process carries the marker `process`")
+
+    if os.environ.get("RAWSEQ_CHECK"):
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+        for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
+            monkeypatch.setattr(os, name, refuse)
 
 
 def free_port() -> int:

@@ -135,6 +135,7 @@ def test_cut_rows_are_not_called_loops(load: Load) -> None:
     assert set(codes) <= {str(code) for code in CUT}
 
 
+@pytest.mark.family
 def test_a_closer_typed_by_the_user_closes_nothing(load: Load) -> None:
     """Reasoning is read from behind the prompt's tail: the user's text cannot open or close it."""
     for name in ("kimi-tiny", "qwen3", "glm-4.7-flash"):

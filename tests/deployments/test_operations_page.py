@@ -52,6 +52,7 @@ def test_a_register_command_is_understood(line: str) -> None:
         register.parse_args(context, shlex.split(line)[3:])
 
 
+@pytest.mark.process
 def test_the_worker_command_is_prefects() -> None:
     """`prefect worker start` knows the options that the page gives it."""
     help_text = subprocess.run(

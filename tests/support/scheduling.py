@@ -1,5 +1,6 @@
-"""Which tests run one after the other in one worker: those of a file, and those of one model family.
+"""Which tests run one after the other in one worker, and which `make check` leaves out.
 
+Tests of a file stay together, and those of one model family.
 A family's tokenizer takes a second to load and up to 150 MB: whoever has it open makes all of its tests, in
 whichever file they stand, and lets go of it.
 """
@@ -30,6 +31,26 @@ def family_last(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests with each family's together, behind all others; else in their order."""
     scopes = {item: scope_of(item.nodeid) for item in items}
     return sorted(items, key=lambda item: scopes[item] if scopes[item].startswith("family ") else "")
+
+
+PROCESS_FIXTURES = frozenset(
+    {
+        *("nursery", "postgres_api", "prefect_api", "rawseq", "seaweed", "server", "shared", "standin"),
+        *("standin_url", "start", "template"),
+    }
+)
+"""Each starts a process, or asks for one that does."""
+
+
+def mark(item: pytest.Item) -> None:
+    """Mark a test that starts a process, and one that opens a large family's tokenizer."""
+    fixtures = getattr(item, "fixturenames", ())
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    over_s3 = any(isinstance(value, str) and value.startswith("s3") for value in parameters)
+    if PROCESS_FIXTURES.intersection(fixtures) or ("store" in fixtures and over_s3):
+        item.add_marker("process")
+    if scope_of(item.nodeid).startswith("family "):
+        item.add_marker("family")
 
 
 class ByScope(LoadScopeScheduling):

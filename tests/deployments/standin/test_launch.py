@@ -17,6 +17,7 @@ from deployments.standin.launch import (
 from tests.deployments.standin.conftest import Caller
 
 
+@pytest.mark.process
 async def test_async_and_sync_twins(tmp_path: Path) -> None:
     """Both context managers give a URL that serves, and end the process."""
     async with running_standin([], tmp_path / "a") as url:
@@ -29,12 +30,14 @@ async def test_async_and_sync_twins(tmp_path: Path) -> None:
         await caller.session.close()
 
 
+@pytest.mark.process
 def test_failure_shows_the_log(tmp_path: Path) -> None:
     """A stand-in that cannot start is an error with its own last words."""
     with pytest.raises(StandinError, match="no_such_fault"):
         start_standin(["--fault", "no_such_fault"], tmp_path / "log")
 
 
+@pytest.mark.process
 def test_end_leaves_nothing(tmp_path: Path) -> None:
     """Ending is final and may be repeated."""
     standin = start_standin([], tmp_path / "log")
@@ -46,6 +49,7 @@ def test_end_leaves_nothing(tmp_path: Path) -> None:
     assert standin.process.returncode == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("argument", ["--help", "--fault=list"])
 def test_help(argument: str) -> None:
     """The command line explains itself and says that it is no source of data."""
@@ -60,6 +64,7 @@ def test_help(argument: str) -> None:
     assert expected in " ".join(done.stdout.split())
 
 
+@pytest.mark.process
 def test_standin_needs_neither_torch_nor_transformers_nor_prefect() -> None:
     """The server starts with the small libraries only."""
     code = (

@@ -175,6 +175,7 @@ sys.exit(1)
 """
 
 
+@pytest.mark.process
 def test_reading_a_shard_leaves_the_exit_status_alone(tmp_path: Path) -> None:
     """A thread of pyarrow's that still held Python's bytes at the end aborted two of three such processes."""
     shard = tmp_path / "s.parquet"

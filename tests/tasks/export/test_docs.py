@@ -64,6 +64,7 @@ def test_the_table_is_whole() -> None:
     ]
 
 
+@pytest.mark.process
 def test_the_loader_on_the_page_is_the_one_that_is_tested() -> None:
     """`pytorch.md` shows tests/trainers/direct_loader.py word for word."""
     code = (ROOT / "tests" / "trainers" / "direct_loader.py").read_text().split('"""', 2)[2].strip()

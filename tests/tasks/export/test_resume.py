@@ -50,6 +50,7 @@ def start(store: ObjectStore, out: Path, to: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("to", ["specforge", "datasets"])
 def test_killed_and_run_again(tmp_path: Path, store: ObjectStore, to: str) -> None:
     """Killed some files on; what stood stays untouched."""
@@ -114,6 +115,7 @@ def test_a_record_of_other_rows_is_refused(tmp_path: Path, store: ObjectStore) -
         export([store], [1.0], ExportOptions(file_tokens=20_000), folder_store(out))
 
 
+@pytest.mark.process
 def test_one_export_at_a_time(tmp_path: Path, store: ObjectStore) -> None:
     """A second process on the folder is told so."""
     out = tmp_path / "out"

@@ -52,6 +52,7 @@ def check_trial(store: ObjectStore, folder: Path, expected: list[str], rows: int
     assert list((folder / "journal").glob("*/*")) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_crash_at_every_file_call(tmp_path: Path, prompts: Callable[..., Path], kit: Any, when: str) -> None:
     """Folder store and journal survive a crash at each of their system calls, and a second one soon after."""

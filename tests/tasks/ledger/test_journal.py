@@ -183,6 +183,7 @@ def test_bytes_that_change_later_are_noticed(tmp_path: Path) -> None:
             journal.get("s:1#t0~s0")
 
 
+@pytest.mark.process
 def test_one_owner_at_a_time(tmp_path: Path) -> None:
     """A second process, or a second opening in this one, is refused; after closing it may come."""
     child = f"""
@@ -200,6 +201,7 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False).returncode == 0
 
 
+@pytest.mark.process
 def test_kill_loses_only_what_was_not_written(tmp_path: Path) -> None:
     """A process is killed while it appends: every row that it saw on disk is there, and none is damaged."""
     child = f"""
@@ -234,6 +236,7 @@ def test_kill_loses_only_what_was_not_written(tmp_path: Path) -> None:
                 assert same(journal.get(row_id), answer(int(row_id[2:].split("#")[0])))
 
 
+@pytest.mark.process
 def test_full_disk_stops_cleanly_and_resumes(tmp_path: Path) -> None:
     """When the disk refuses, the error says what to do; what was written before is there afterwards."""
     child = f"""

@@ -10,6 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench" / "ledger.py"
 
 
+@pytest.mark.process
 def test_linear_and_flat(tmp_path: Path) -> None:
     """Ten times the rows cost at most fifteen times the time, and hardly more memory."""
     command = [sys.executable, str(BENCH), "--sizes", "3000", "30000", "--root", str(tmp_path)]
@@ -24,6 +25,7 @@ def test_linear_and_flat(tmp_path: Path) -> None:
         assert large["cpu_seconds"] <= 15 * max(small["cpu_seconds"], 0.05)
 
 
+@pytest.mark.process
 def test_the_audit_in_bounded_memory(tmp_path: Path) -> None:
     """Reading eight times the rows back takes hardly more memory, and says that all of them are good."""
     command = [sys.executable, str(BENCH.with_name("audit.py")), "--sizes", "1000", "8000"]
@@ -34,6 +36,7 @@ def test_the_audit_in_bounded_memory(tmp_path: Path) -> None:
     assert large["peak_mb"] <= 1.2 * small["peak_mb"]
 
 
+@pytest.mark.process
 def test_the_bench_of_syncs(tmp_path: Path) -> None:
     """A plain file with a sync per row has one for each; the journal as shipped needs far fewer."""
     command = [sys.executable, str(BENCH.with_name("journal.py")), "--rows", "200", "--rounds", "1"]

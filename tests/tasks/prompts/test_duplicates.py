@@ -291,6 +291,7 @@ def test_plan_objects_stay_small() -> None:
     assert list(portions([])) == []
 
 
+@pytest.mark.process
 def test_many_repeats_in_little_memory(tmp_path: Path) -> None:
     """Half a million prompts, most of them twice, are compared in a few dozen megabytes."""
     script = """

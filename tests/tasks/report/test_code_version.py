@@ -19,6 +19,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_a_checkout_names_its_commit(tmp_path: Path) -> None:
     """The commit of HEAD, whatever tags there are; marked when a file differs from it."""
     git(tmp_path, "init", "-q")
@@ -57,6 +58,7 @@ def test_an_installed_package(
     assert code_version(tmp_path, "shown") == CodeVersion("1.2", commit)
 
 
+@pytest.mark.process
 def test_unknown_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No package, a broken checkout, no git: nothing is known."""
     assert code_version(tmp_path, "no-such-package") == CodeVersion(None, None)

@@ -49,6 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(store, vocabulary, *publish_store(store))
 
 
+@pytest.mark.process
 def test_the_index_lists_every_shard_and_where_it_came_from(made: Made) -> None:
     """Shards with the sha256 of their bytes, totals of the receipts, provenance; partial and said so."""
     index = json.loads(made.text("dataset.json"))
@@ -174,6 +175,7 @@ def copied(made: Made, folder: Path) -> tuple[ObjectStore, dict[str, Any]]:
     return store, {"job": job_record(store), "summary": made.summary, "receipts": receipts}
 
 
+@pytest.mark.process
 def test_a_large_dataset_is_sampled_and_says_so(made: Made, tmp_path: Path) -> None:
     """With room for one batch, one is read; the totals stay those of all."""
     store, rest = copied(made, tmp_path)
@@ -185,6 +187,7 @@ def test_a_large_dataset_is_sampled_and_says_so(made: Made, tmp_path: Path) -> N
     assert publish_dataset(store, made.vocabulary, **rest, most_bytes=1) == published
 
 
+@pytest.mark.process
 def test_a_damaged_shard_is_named(made: Made, tmp_path: Path) -> None:
     """Publishing at a run's end does not fail for it: the page and the output name the file."""
     store, rest = copied(made, tmp_path)
@@ -195,6 +198,7 @@ def test_a_damaged_shard_is_named(made: Made, tmp_path: Path) -> None:
     assert "1 files could not be read" in store.get("report.html").decode()
 
 
+@pytest.mark.process
 def test_a_job_without_receipts(made: Made, tmp_path: Path) -> None:
     """Nothing committed yet: all three are written and say so."""
     store, _ = copied(made, tmp_path)

@@ -127,6 +127,7 @@ async def renderers(job: Job, processes: int) -> AsyncIterator[Renderers]:
         yield opened
 
 
+@pytest.mark.process
 async def test_steps_are_the_same_wherever_they_are_made(
     job: Job, renderers: Renderers, processes: int
 ) -> None:
@@ -147,6 +148,7 @@ async def test_steps_are_the_same_wherever_they_are_made(
     assert (ended.request, [row.code for row in ended.unsent]) == (None, ["unreached"])
 
 
+@pytest.mark.process
 async def test_the_loop_runs_while_a_prompt_is_rendered(job: Job, renderers: Renderers) -> None:
     """A prompt that is not done before the event loop has done something is done: the loop was free."""
     rendered = asyncio.ensure_future(renderers.run(job.rules, asked("wait")))
@@ -159,6 +161,7 @@ async def test_the_loop_runs_while_a_prompt_is_rendered(job: Job, renderers: Ren
     assert "wait" in job.prompt(step)
 
 
+@pytest.mark.process
 async def test_a_small_job_has_no_processes_and_a_long_one_gets_them(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +180,7 @@ async def test_a_small_job_has_no_processes_and_a_long_one_gets_them(
     assert children() == []
 
 
+@pytest.mark.process
 async def test_the_work_of_a_process_that_died_is_done_by_another(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +195,7 @@ async def test_the_work_of_a_process_that_died_is_done_by_another(
     assert children() == []
 
 
+@pytest.mark.process
 async def test_a_tokenizer_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     """A process that would make other ids makes none."""
     job = job_in(tmp_path)
@@ -206,6 +211,7 @@ def children() -> list[psutil.Process]:
     return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_nothing_is_left_of_a_run_that_ends(how: str, tmp_path: Path) -> None:
     """After SIGKILL of the run, and after Ctrl-C in its terminal, its processes are gone, without a word."""

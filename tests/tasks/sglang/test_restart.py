@@ -355,6 +355,7 @@ def test_secrets_of_the_command_are_not_in_the_log_tail(tmp_path: Path) -> None:
     assert "sk-2" not in told
 
 
+@pytest.mark.process
 def test_what_is_no_server_is_not_touched() -> None:
     """A listening process that is not SGLang, a free port, a foreign host: refused, with what was found."""
     code = (

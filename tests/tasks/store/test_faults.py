@@ -191,6 +191,7 @@ def test_bucket_removed(seaweed: Seaweed, s3_spec: StoreSpec) -> None:
     store.close()
 
 
+@pytest.mark.process
 def test_server_killed_and_restarted(tmp_path: Path, prompts: Callable[..., Path], kit: Any) -> None:
     """The S3 server is killed twice while batches are committed: the calls wait for it, nothing is lost."""
     folder = tmp_path / "weed"
@@ -259,6 +260,7 @@ def test_large_objects_go_in_parts(through: Any, small_parts: bytes, faults: lis
     assert store.abort_leftovers(0.0) == 0
 
 
+@pytest.mark.process
 def test_server_killed_in_the_middle_of_a_part(tmp_path: Path, small_parts: bytes) -> None:
     """The S3 server dies while half of a part is there and comes back: the upload goes on with that part."""
     servers = [start_seaweed(tmp_path / "weed")]

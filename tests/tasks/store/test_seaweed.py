@@ -42,6 +42,7 @@ def test_keys_show_nowhere(seaweed: Seaweed) -> None:
     assert (seaweed.folder / "credentials.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.process
 def test_a_killed_run_is_followed_by_the_next(tmp_path: Path) -> None:
     """A killed run leaves its server behind: the next start ends that one and goes on with its objects."""
     child = f"""
@@ -72,6 +73,7 @@ def test_a_killed_run_is_followed_by_the_next(tmp_path: Path) -> None:
         store.close()
 
 
+@pytest.mark.process
 def test_acknowledged_objects_survive_a_kill(tmp_path: Path) -> None:
     """What a put acknowledged is there after SIGKILL and a restart at the same address."""
     server = start_seaweed(tmp_path)
@@ -85,6 +87,7 @@ def test_acknowledged_objects_survive_a_kill(tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.process
 def test_a_start_that_fails_shows_the_log(tmp_path: Path) -> None:
     """When the server cannot start the error ends with its own words."""
     with pytest.raises(SurroundingsError, match=r"SeaweedFS on .* expected ready within 0 s"):

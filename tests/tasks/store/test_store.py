@@ -223,6 +223,7 @@ def test_a_folder_leaves_no_half_object(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "shards").iterdir()] == ["a.bin"]
 
 
+@pytest.mark.process
 def test_a_full_disk_says_so(tmp_path: Path) -> None:
     """When the disk takes no more the error says what to do, and no half object is left."""
     child = f"""
