@@ -96,6 +96,16 @@ def test_the_first_reply_wins(tmp_path: Path) -> None:
         assert journal.get("s:2#t0~s0").output_ids.size == 8
 
 
+def test_of_two_parts_that_hold_a_row_the_earlier_wins(tmp_path: Path) -> None:
+    """Two owners that did not know of each other made one row: the part that is read first counts."""
+    for run, ids in (("a", 5), ("b", 6)):
+        with Journal.open(tmp_path / run, "job", BATCH, run) as journal:
+            journal.append(answer(1, ids))
+    part_of(tmp_path / "b").rename(tmp_path / "a" / "b-0.journal")
+    with Journal.open(tmp_path / "a", "job", BATCH, "c") as journal:
+        assert journal.get("s:1#t0~s0").output_ids.size == 5
+
+
 def test_attempts_count_across_runs(tmp_path: Path) -> None:
     """Failed attempts of a row add up over restarts."""
     for run, expected in (("one", 1), ("two", 2), ("three", 3)):
