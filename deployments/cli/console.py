@@ -1,15 +1,17 @@
 """What a person sees on a terminal: a bar that moves, tables, sequences with coloured segments."""
 
 import os
+import re
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment as Piece
 from rich.table import Table
 from rich.text import Text
 
@@ -42,11 +44,39 @@ CONTROL_STYLE = "bold reverse"
 """Of control tokens inside a segment: what a message must never contain as text."""
 
 
-def output() -> Console:
+_UNSHOWN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What a terminal acts upon: control characters but tab and line feed, marks that turn the direction of text
+(bidi), and halves of surrogate pairs, which no stream can encode."""
+
+
+def shown(text: str) -> str:
+    """Return text from outside as a terminal may be given it: `\\x1b` for an escape character."""
+    return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class Terminal(Console):
+    """A console that shows text as it is: no markup is read, and what would act on a terminal is escaped."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None, **options: Any) -> None:
+        super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See `rich.console.Console.render_str`, which would drop some control characters without a word."""
+        return super().render_str(shown(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Piece]:
+        """See `rich.console.Console.render`; styles and cursor moves of its own are no text."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Piece(shown(piece.text), piece.style, piece.control)
+
+
+def output() -> Terminal:
     """Return the console of what a verb reports; lines and tables are cut at the width of a terminal only."""
-    console = Console()
+    console = Terminal()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        return Console(width=UNCUT_COLUMNS)
+        return Terminal(width=UNCUT_COLUMNS)
     return console
 
 
@@ -126,7 +156,7 @@ def print_sequence(
         inside = [int(i) for i in ids[part.start : part.stop]]
         shown = inside if len(inside) <= 8 else [*inside[:4], "…", *inside[-3:]]
         console.print(Text(_head(part) + "  ids " + " ".join(map(str, shown)), style="dim"), soft_wrap=True)
-        text = Text(decode(inside), style=SEGMENT_STYLES[part.kind])
+        text = Text(shown(decode(inside)), style=SEGMENT_STYLES[part.kind])
         text.highlight_words([word for word in controls if word in text.plain], CONTROL_STYLE)
         _print_indented(console, text)
 
@@ -154,7 +184,7 @@ def print_ids(
         pieces = []
         for id in ids[part.start : part.stop]:
             style = CONTROL_STYLE if id in control else SEGMENT_STYLES[part.kind]
-            pieces.append(Text.assemble((f"{id} ", "dim"), (vocabulary.name_of(id), style)))
+            pieces.append(Text.assemble((f"{id} ", "dim"), (shown(vocabulary.name_of(id)), style)))
         line = Text("  ").join(pieces)
         _print_indented(console, line)
 
@@ -187,5 +217,5 @@ def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
             Text("-", "dim") if passed is None else Text("yes", "green") if passed else Text("NO", "bold red")
         )
         words = (str(check.get(key, "")) for key in ("expected", "got"))
-        table.add_row(str(check["name"]), mark, *(Text(part) for part in words))
+        table.add_row(str(check["name"]), mark, *(Text(shown(part)) for part in words))
     return table

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
-from deployments.cli.console import moving_bar
+from deployments.cli.console import Terminal, moving_bar
 from deployments.local.server_settings import SERVER_SETTINGS
 from tasks.errors import RawseqError, SurroundingsError
 from tasks.job.spec import JobSpec, StoreSpec
@@ -126,7 +126,7 @@ def block_keys(store: StoreSpec) -> Mapping[str, str] | None:
         JobError: no such block, or other data in it.
         SurroundingsError: the Prefect server does not answer, or refuses.
     """
-    quiet_prefect(Console(stderr=True))
+    quiet_prefect(Terminal(stderr=True))
     from prefect.exceptions import PrefectException
 
     from tasks.steps import load_credentials

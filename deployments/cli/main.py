@@ -1,7 +1,9 @@
 """The `rawseq` program. Nothing heavy is imported before its signals are answered."""
 
+import io
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
@@ -10,6 +12,9 @@ def main() -> NoReturn:
     """Run the command line; from the first moment on, Ctrl-C and SIGTERM end it without a traceback."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end_at_once)
+    for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is shown as an escape
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing: we need none
     from deployments.cli.cli import run_command
 

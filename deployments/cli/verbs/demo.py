@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 import yaml
-from rich.console import Console
 
 from deployments.cli.arguments import store_spec
-from deployments.cli.console import output
+from deployments.cli.console import Terminal, output
 from deployments.cli.verbs.run import report
 from deployments.local.demo import DemoHome
 from deployments.local.presets import demo_job
@@ -29,7 +28,7 @@ def demo(uri: str | None, rows: int | None, as_json: bool) -> int:
     """Run the main job against the embedded server. Again: resumes, or does nothing and says so."""
     from deployments.cli.flow import quiet_prefect, run_generate
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     quiet_prefect(console)
     home = DemoHome(Path.cwd())
     given = store_spec(uri, "--store") if uri is not None else None

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any, get_args
 
 import click
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from deployments.cli.arguments import Access, keys_of, opened_store, store_options, store_spec
-from deployments.cli.console import output
+from deployments.cli.console import output, shown
 from tasks.errors import JobError
 from tasks.export.masks import BOUNDARIES, SWITCHES
 from tasks.export.options import ExportOptions, FormatName
@@ -61,8 +60,7 @@ def export(
         opened, keys = [each.store for each in found], [each.credentials for each in found]
         to = store_spec(out, "--out", reach(out))
         place = stack.enter_context(closing(open_store(to, credentials=keys_of(to))))
-        say = partial(click.echo, err=True)
-        report = export_opened(opened, shares, options, place, say, credentials=keys)
+        report = export_opened(opened, shares, options, place, _say, credentials=keys)
     if as_json:
         click.echo(json.dumps(report))
     else:
@@ -93,6 +91,10 @@ def _weights(weights: tuple[float, ...], count: int) -> list[float]:
     if bad := [weight for weight in weights if not 0 < weight <= 1000]:
         raise JobError(f"--weight: expected a number in (0, 1000], got {bad[0]}")
     return list(weights) or [1.0] * count
+
+
+def _say(line: str) -> None:
+    click.echo(shown(line), err=True)
 
 
 def _print(report: dict[str, Any]) -> None:

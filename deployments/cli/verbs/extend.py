@@ -1,9 +1,9 @@
 """`rawseq continue STORE`: rows that were cut by length, taken up where they stopped."""
 
 import click
-from rich.console import Console
 
 from deployments.cli.arguments import Access, store_options
+from deployments.cli.console import Terminal
 from deployments.cli.job_record import stored_job
 from deployments.cli.verbs.run import report
 
@@ -29,5 +29,7 @@ def extend(
     """Send the ids of every cut row of STORE back with more room; the other rows are copied verbatim."""
     from deployments.cli.flow import run_continue
 
-    summary = run_continue(stored_job(store, settings, access), max_new_tokens, workers, Console(stderr=True))
+    summary = run_continue(
+        stored_job(store, settings, access), max_new_tokens, workers, Terminal(stderr=True)
+    )
     return report(summary, as_json)

@@ -1,9 +1,9 @@
 """`rawseq retry STORE`: failed, named, damaged or rejected work again, as new receipt generations."""
 
 import click
-from rich.console import Console
 
 from deployments.cli.arguments import Access, store_options
+from deployments.cli.console import Terminal
 from deployments.cli.job_record import stored_job
 from deployments.cli.verbs.run import report
 from tasks.errors import JobError
@@ -36,7 +36,7 @@ def retry(
 
     numbers = batch_numbers(batches) if batches is not None else []
     job = stored_job(store, settings, access)
-    summary = run_retry(job, numbers, list(rejected), workers, Console(stderr=True))
+    summary = run_retry(job, numbers, list(rejected), workers, Terminal(stderr=True))
     return report(summary, as_json)
 
 

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from deployments.cli.console import output, verdict_table
+from deployments.cli.console import Terminal, output, verdict_table
 from tasks.job.jobfile import load_job
 from tasks.report.summary import Summary
 
@@ -31,7 +30,7 @@ def run(job: Path, settings: tuple[str, ...], workers: int, as_json: bool) -> in
     """
     from deployments.cli.flow import run_generate
 
-    summary = run_generate(load_job(job, settings), Console(stderr=True), workers)
+    summary = run_generate(load_job(job, settings), Terminal(stderr=True), workers)
     return report(summary, as_json)
 
 

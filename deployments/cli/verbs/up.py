@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from deployments.cli.console import Terminal
 from deployments.local.folder import StackHome
 
 
@@ -31,7 +31,7 @@ def up(folder: Path, auth: bool, as_json: bool) -> int:
     from deployments.local.stack import local_stack
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts `up &` with it ignored
-    console, home = Console(stderr=True), StackHome(folder)
+    console, home = Terminal(stderr=True), StackHome(folder)
 
     def tell(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -68,7 +68,7 @@ def show(addresses: dict[str, str], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(addresses))
         return
-    console = Console()
+    console = Terminal()
     for name, what in (
         ("ui", "Prefect's UI"),
         ("form", "start a run here: the form holds a demo job"),
