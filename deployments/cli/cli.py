@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from deployments.cli.console import shown
+from deployments.cli.console import escaped
 from deployments.cli.verbs.check import check
 from deployments.cli.verbs.demo import demo
 from deployments.cli.verbs.export import export
@@ -74,7 +74,7 @@ def run_command() -> NoReturn:
         sys.exit(130)
     except RawseqError as error:
         _tell_json(type(error).__name__, str(error))
-        click.echo(shown(f"{type(error).__name__}: {error}"), err=True)
+        click.echo(escaped(f"{type(error).__name__}: {error}"), err=True)
         sys.exit(error.exit_status)
 
 

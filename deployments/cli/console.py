@@ -51,7 +51,7 @@ _UNSHOWN = re.compile(
 (bidi), and halves of surrogate pairs, which no stream can encode."""
 
 
-def shown(text: str) -> str:
+def escaped(text: str) -> str:
     """Return text from outside as a terminal may be given it: `\\x1b` for an escape character."""
     return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
@@ -64,12 +64,12 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See `rich.console.Console.render_str`, which would drop some control characters without a word."""
-        return super().render_str(shown(text), **options)
+        return super().render_str(escaped(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Piece]:
         """See `rich.console.Console.render`; styles and cursor moves of its own are no text."""
         for piece in super().render(renderable, options):
-            yield piece if piece.control else Piece(shown(piece.text), piece.style, piece.control)
+            yield piece if piece.control else Piece(escaped(piece.text), piece.style, piece.control)
 
 
 def output() -> Terminal:
@@ -156,7 +156,7 @@ def print_sequence(
         inside = [int(i) for i in ids[part.start : part.stop]]
         shown = inside if len(inside) <= 8 else [*inside[:4], "…", *inside[-3:]]
         console.print(Text(_head(part) + "  ids " + " ".join(map(str, shown)), style="dim"), soft_wrap=True)
-        text = Text(shown(decode(inside)), style=SEGMENT_STYLES[part.kind])
+        text = Text(escaped(decode(inside)), style=SEGMENT_STYLES[part.kind])
         text.highlight_words([word for word in controls if word in text.plain], CONTROL_STYLE)
         _print_indented(console, text)
 
@@ -184,7 +184,7 @@ def print_ids(
         pieces = []
         for id in ids[part.start : part.stop]:
             style = CONTROL_STYLE if id in control else SEGMENT_STYLES[part.kind]
-            pieces.append(Text.assemble((f"{id} ", "dim"), (shown(vocabulary.name_of(id)), style)))
+            pieces.append(Text.assemble((f"{id} ", "dim"), (escaped(vocabulary.name_of(id)), style)))
         line = Text("  ").join(pieces)
         _print_indented(console, line)
 
@@ -217,5 +217,5 @@ def checks_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
             Text("-", "dim") if passed is None else Text("yes", "green") if passed else Text("NO", "bold red")
         )
         words = (str(check.get(key, "")) for key in ("expected", "got"))
-        table.add_row(str(check["name"]), mark, *(Text(shown(part)) for part in words))
+        table.add_row(str(check["name"]), mark, *(Text(escaped(part)) for part in words))
     return table

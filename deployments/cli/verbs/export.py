@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from deployments.cli.arguments import Access, keys_of, opened_store, store_options, store_spec
-from deployments.cli.console import output, shown
+from deployments.cli.console import escaped, output
 from tasks.errors import JobError
 from tasks.export.masks import BOUNDARIES, SWITCHES
 from tasks.export.options import ExportOptions, FormatName
@@ -94,7 +94,7 @@ def _weights(weights: tuple[float, ...], count: int) -> list[float]:
 
 
 def _say(line: str) -> None:
-    click.echo(shown(line), err=True)
+    click.echo(escaped(line), err=True)
 
 
 def _print(report: dict[str, Any]) -> None:
