@@ -69,7 +69,7 @@ def test_memory_of_a_large_batch(tmp_path: Path, seaweed: Seaweed) -> None:
         from tasks.ledger.journal import Journal
         from tasks.ledger.ledger import Ledger
         from tasks.ledger.batch import Batch
-        from tasks.store.contract import open_store
+        from tasks.store.opening import open_store
         from tests.support.small_jobs import checked_batch, receipt_of
 
         def peak():
@@ -122,7 +122,7 @@ def test_memory_of_many_batches_that_end_at_once(tmp_path: Path, seaweed: Seawee
         from tasks.run.limits import ByteGate
         from tasks.job.spec import StoreSpec
         from tasks.ledger.ledger import Ledger
-        from tasks.store.contract import open_store
+        from tasks.store.opening import open_store
         from tests.bench.ledger import peak_mb
         from tests.tasks.store.test_memory import filled, finished
 

@@ -230,7 +230,7 @@ def test_a_full_disk_says_so(tmp_path: Path) -> None:
         import resource, signal
         from tasks.errors import SurroundingsError
         from tasks.job.spec import StoreSpec
-        from tasks.store.contract import open_store
+        from tasks.store.opening import open_store
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         store = open_store(StoreSpec(uri={str(tmp_path)!r}))
