@@ -1,9 +1,6 @@
 """`rawseq export` and its flow as a user types and runs them."""
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from deployments.local.seaweed import start_seaweed
 from tasks.errors import JobError
 from tasks.job.spec import StoreSpec
 from tasks.store.opening import open_store
+from tests.support.forked import Template
 from tests.support.jobs import Rawseq
 from tests.support.stores import make_store, plain
 
@@ -98,28 +96,21 @@ print(state.type.value, state.message)
 """
 
 
-def run_flow(env: dict[str, str], *arguments: str) -> None:
+def run_flow(template: Template, folder: Path, *arguments: str) -> None:
     """Run `export_dataset` over a real Prefect server: it completes with the rows of the store."""
-    done = subprocess.run(
-        [sys.executable, "-c", FLOW, *arguments],
-        env=os.environ | env,
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert "COMPLETED 8 train rows, 0 eval rows in" in done.stdout, done.stderr[-3000:]
+    printed = template.run_code(FLOW, *arguments, folder=folder)
+    assert "COMPLETED 8 train rows, 0 eval rows in" in printed
 
 
-def test_the_flow_writes_the_same(tmp_path: Path, made: Path, rawseq_env: dict[str, str]) -> None:
+def test_the_flow_writes_the_same(tmp_path: Path, made: Path, template: Template) -> None:
     """Into a folder, and to S3 with the keys of a Prefect block, which are nowhere else."""
-    run_flow(rawseq_env, str(made), json.dumps({"uri": str(tmp_path / "out")}))
+    run_flow(template, tmp_path, str(made), json.dumps({"uri": str(tmp_path / "out")}))
     rows = (tmp_path / "out" / "train" / "part-00000.jsonl").read_bytes()
     assert len(rows.splitlines()) == 8
     with start_seaweed(tmp_path / "weed", bucket="exports") as server:
         place = {"uri": "s3://exports/flow", "endpoint_url": server.http_url, "region": "us-east-1"}
         block = {"credentials_block": "export-keys"}
-        run_flow(rawseq_env, str(made), json.dumps(place | block), json.dumps(server.credentials))
+        run_flow(template, tmp_path, str(made), json.dumps(place | block), json.dumps(server.credentials))
         with closing(open_store(StoreSpec(**place), credentials=server.credentials)) as opened:
             assert opened.get("train/part-00000.jsonl") == rows
             assert opened.head("manifest.json") is not None

@@ -16,12 +16,13 @@ import pytest
 
 from deployments.cli.cli import cli
 from deployments.local.presets import STANDIN_MODEL
-from deployments.standin.launch import ROOT, free_port, start_standin
+from deployments.standin.launch import free_port, start_standin
 from tasks.dataset.shard_reader import decode_provenance
 from tasks.errors import JobError, SurroundingsError
 from tasks.job.spec import ModelSpec
 from tasks.store.contract import ObjectStore
 from tasks.tokenizer.vocabulary import load_vocabulary
+from tests.support.forked import Template
 from tests.support.jobs import opened, write_job
 from tests.support.tampering import Tampering, plant
 
@@ -261,18 +262,10 @@ print(json.dumps({"name": state.name, "message": state.message}))
 """
 
 
-def run_flow(store: Path, url: str, env: dict[str, str]) -> dict[str, str]:
+def run_flow(template: Template, folder: Path, store: Path, url: str) -> dict[str, str]:
     """Run the flow in a process of its own; return name and message of its end state."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(store), url],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    printed = template.run_code(RUN, str(store), url, folder=folder)
+    return dict(json.loads(printed.splitlines()[-1]))
 
 
 def table_of(api: str, key: str) -> list[dict[str, str]]:
@@ -286,11 +279,9 @@ def table_of(api: str, key: str) -> list[dict[str, str]]:
     return table
 
 
-def test_the_flow_says_the_same(
-    made: Made, tmp_path: Path, rawseq_env: dict[str, str], prefect_api: str
-) -> None:
+def test_the_flow_says_the_same(made: Made, tmp_path: Path, template: Template, prefect_api: str) -> None:
     """Clean: Completed. With a planted id: Failed for the verb's reason; the findings are an artifact."""
-    ended = run_flow(made.store, made.url, rawseq_env)
+    ended = run_flow(template, tmp_path, made.store, made.url)
     assert ended["name"] == "Completed"
     assert ended["message"].startswith("trainable: ")
     shutil.copytree(made.store, tmp_path / "copy")
@@ -299,7 +290,7 @@ def test_the_flow_says_the_same(
     shard = pq.read_table(pa.BufferReader(store.get(tampering.file()))).to_pylist()
     row_id = next(row["row_id"] for row in shard if len(words(row)) >= 6)
     plant(tampering, row_id, other_id)
-    ended = run_flow(tmp_path / "copy", made.url, rawseq_env)
+    ended = run_flow(template, tmp_path, tmp_path / "copy", made.url)
     assert ended["name"] == "Failed"
     assert ended["message"].startswith("not trainable: rescored (")
     assert row_id in ended["message"]

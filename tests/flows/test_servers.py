@@ -15,7 +15,7 @@ import pytest
 from prefect import Flow
 
 from deployments.local.presets import STANDIN_MODEL
-from deployments.standin.launch import ROOT, Standin
+from deployments.standin.launch import Standin
 from flows.extend import continue_rows
 from flows.generate import generate_dataset
 from flows.ranges import generate_range
@@ -25,6 +25,7 @@ from tasks.run.maintain import AWAY, BUSY, FIT, RESTARTED, UNFIT, Tended, proble
 from tasks.sglang.restart.process import find_server
 from tests.flows.prefect_reads import until
 from tests.support.embedded import Nursery, prompt
+from tests.support.forked import Template
 
 PARSER = ("--reasoning-parser", "qwen3")
 RUN = """
@@ -48,7 +49,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 
 
 @pytest.fixture
-def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
+def maintain(template: Template, tmp_path: Path) -> Maintain:
     """Run the flow in a process of its own; return name and message of its end state."""
 
     def run(*urls: str, store: bool = False, host: str = "host", **spec: Any) -> dict[str, str]:
@@ -57,16 +58,9 @@ def maintain(rawseq_env: dict[str, str], tmp_path: Path) -> Maintain:
         parts: dict[str, Any] = {"servers": servers, "model": {"tokenizer": str(STANDIN_MODEL)}}
         if store:
             parts["store"] = {"uri": str(tmp_path / "store")}
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, json.dumps(parts)],
-            cwd=ROOT,
-            env=rawseq_env | {"TMPDIR": str(tmp_path / host)},  # a host's own locks lie there
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        env = {"TMPDIR": str(tmp_path / host)}  # a host's own locks lie there
+        printed = template.run_code(RUN, json.dumps(parts), folder=tmp_path / host, env=env)
+        return dict(json.loads(printed.splitlines()[-1]))
 
     return run
 

@@ -1,4 +1,4 @@
-"""Runs `rawseq` commands in children of one process that has imported everything: a run starts in a moment.
+"""Runs `rawseq` commands, and code, in children of one process that has imported everything: at once.
 
 Not a test module: `Template` starts it. One JSON object a line on stdin; each is answered by one on stdout.
 A command may be given a `Fault`: its n-th write or sync of certain files kills it, or fails from then on.
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 POLL_SECONDS = 0.02
+CODE_SECONDS = 300.0
 
 
 class Fault(NamedTuple):
@@ -80,8 +82,9 @@ class Template:
         out: Path | None = None,
         env: Mapping[str, str] | None = None,
         fault: Fault | None = None,
+        code: str = "",
     ) -> int:
-        """Start `rawseq ARGV` in the log's folder; return its process id.
+        """Start `rawseq ARGV`, or code, in the log's folder; return its process id.
 
         Args:
             log: its stderr is appended to it.
@@ -89,9 +92,26 @@ class Template:
             out: its stdout is appended to it; None: to the log.
             env: variables to add.
             fault: what the disk does to it.
+            code: Python code that is run instead of the command, `argv` behind its `sys.argv[0]`.
         """
         settings = {"log": str(log), "out": str(out or log), "env": dict(env or {}), "fault": fault}
+        settings["code"] = code
         return int(self._ask(argv=argv, **settings))
+
+    def run_code(
+        self,
+        code: str,
+        *argv: str,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        seconds: float = 300.0,
+    ) -> str:
+        """Run Python code in a folder; return what it printed, after seeing that it ended well."""
+        number = len(self._statuses)
+        log, out = folder / f"code-{number}.log", folder / f"code-{number}.out"
+        pid = self.start(log, *argv, out=out, env=env, code=code)
+        assert self.wait(pid, CODE_SECONDS) == 0, log.read_text()[-4000:]
+        return out.read_text()
 
     def status(self, pid: int) -> int | None:
         """Return the exit status of a command, negative for a signal; None while it goes on."""
@@ -125,7 +145,9 @@ class Template:
         return status
 
 
-def _start(argv: list[str], log: str, out: str, env: dict[str, str], fault: list[Any] | None) -> int:
+def _start(
+    argv: list[str], log: str, out: str, env: dict[str, str], fault: list[Any] | None, code: str
+) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -134,6 +156,7 @@ def _start(argv: list[str], log: str, out: str, env: dict[str, str], fault: list
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.chdir(Path(log).parent)
     os.environ.update(env)
+    tempfile.tempdir = None  # which TMPDIR may have changed
     sys.argv = ["rawseq", *argv]
     if fault is not None:
         _arm(Fault(*fault))
@@ -141,7 +164,8 @@ def _start(argv: list[str], log: str, out: str, env: dict[str, str], fault: list
 
     status: Any = 1
     try:
-        main()
+        exec(compile(code, "<code>", "exec"), {"__name__": "__main__"}) if code else main()
+        status = 0
     except SystemExit as end:
         status = end.code
     except BaseException:
