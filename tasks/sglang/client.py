@@ -17,7 +17,7 @@ import orjson
 from tasks.errors import ServerError, SurroundingsError
 from tasks.rows.records import Completion, Request
 from tasks.sglang.info import Loads, ServerInfo, listed_workers, read_info, read_loads
-from tasks.sglang.outcomes import AttemptError, error_message, is_foreign
+from tasks.sglang.outcomes import BUSY, AttemptError, error_message, is_foreign
 from tasks.sglang.protocol import Sent, build_payload, read_reply
 from tasks.sglang.wire import Exchange, read_bounded
 
@@ -252,7 +252,8 @@ class ServerClient:
         if status in (401, 403):
             raise SurroundingsError(f"{self.url}{path}: HTTP {status}: the API key is missing or wrong")
         if status != 200:
-            outcome = "bad_request" if 400 <= status < 500 else "failed"
+            refused = 400 <= status < 500 and status not in BUSY
+            outcome = "bad_request" if refused else "failed"
             raise AttemptError(outcome, f"{self.url}{path}: HTTP {status}: {error_message(raw)}")
         try:
             value = orjson.loads(raw)

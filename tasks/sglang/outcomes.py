@@ -21,7 +21,9 @@ _TOO_LONG: Final = (
 _DUPLICATE_RID: Final = "Duplicate request ID"
 """SGLang tells these 400s apart only by their text (`srt/managers/tokenizer_manager.py`)."""
 
-_BUSY: Final = frozenset({408, 429, 503})
+BUSY: Final = frozenset({408, 429, 503})
+"""Statuses that say "later": nothing is shown by them."""
+
 _DENIED: Final = frozenset({401, 403})
 _ABSENT: Final = frozenset({404, 405})
 
@@ -52,7 +54,7 @@ def read_error(row_id: str, status: int, body: bytes, url: str) -> Exception:
         return SurroundingsError(
             f"{url}: expected an SGLang server with /generate, got HTTP {status} ({message})"
         )
-    if status in _BUSY:
+    if status in BUSY:
         return AttemptError("busy", where, counts=False)
     if 400 <= status < 500:
         return _bad_request(where, message)
@@ -72,7 +74,7 @@ def is_foreign(status: int) -> bool:
 
     A proxy in front of one says 5xx while it has nothing behind it, and may say 408 or 429.
     """
-    return not (200 <= status < 300 or status in _BUSY or status >= 500)
+    return not (200 <= status < 300 or status in BUSY or status >= 500)
 
 
 def error_message(body: bytes) -> str:

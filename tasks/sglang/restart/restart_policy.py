@@ -43,7 +43,7 @@ async def turn_parser_off(
 async def _evidence(client: ServerClient, settings: FleetSettings, info: ServerInfo) -> str:
     try:
         shown = "\n".join((await probe_server(client, settings.plan, info)).lines())
-    except ServerError as error:
+    except (ServerError, SurroundingsError) as error:
         shown = f"  (the probe got no answer: {error})"
     flags = unwanted(info, settings.servers)
     values = {REASONING_PARSER: info.reasoning_parser, TOOL_CALL_PARSER: info.tool_call_parser}
