@@ -37,4 +37,5 @@ async def score_row(client: ServerClient, row: Request, start: int, top: int, vo
     except AttemptError:
         await client.abort(rid)
         raise
+    client.check_allowed("/generate", status, reply)
     return read_scores(row.row_id, row.input_ids, start, status, reply, client.url)

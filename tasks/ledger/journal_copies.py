@@ -17,22 +17,39 @@ from tasks.store.disk import disk_advice
 
 @attrs.define(slots=True, eq=False)
 class PartCopy:
-    """Copies one open journal's own part, chunk by chunk."""
+    """Copies one open journal's own part, chunk by chunk.
+
+    Args:
+        store: the job's own prefix.
+        unit: which generation of which batch, see `unit_name`.
+        journal: the open journal.
+        copied: bytes of its part that the store has.
+        chunks: in so many objects.
+        failing: its last copy failed, and that was told.
+    """
 
     store: ObjectStore
     unit: str
     journal: Journal
     copied: int = 0
     chunks: int = 0
+    failing: bool = False
 
     def upload(self) -> int:
-        """Copy what was written since the last time; return how many bytes that was."""
+        """Copy what was written since the last time; return how many bytes that was.
+
+        Raises:
+            SurroundingsError: the disk refused; what was not copied is the next call's.
+        """
         path, size = self.journal.written()
         if size <= self.copied:
             return 0
-        with path.open("rb") as file:
-            file.seek(self.copied)
-            data = file.read(size - self.copied)
+        try:
+            with path.open("rb") as file:
+                file.seek(self.copied)
+                data = file.read(size - self.copied)
+        except OSError as error:
+            raise SurroundingsError(f"{path}: {disk_advice(error)}") from error
         self.store.put(f"journals/{self.unit}/{path.stem}/{self.chunks:06d}.part", data)
         self.copied += len(data)
         self.chunks += 1

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from tasks.errors import RawseqError, TakenError
+from tasks.errors import LaterError, RawseqError, TakenError
 from tasks.ledger.batch import Batch
 from tasks.ledger.fence import LEASE_SECONDS, Leases, home_of
 from tasks.ledger.journal import Journal
@@ -62,8 +62,8 @@ class Keeper:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._copy(list(self._copies.values()))
         try:
-            self._copy(list(self._copies.values()))
             self._leases.leave()
         except RawseqError as error:
             _LOG.warning("could not let go of leases: %s: they lapse by themselves", error)
@@ -152,20 +152,36 @@ class Keeper:
         next_beat, next_copy = time.monotonic() + beat, time.monotonic() + (self._upload_seconds or 0)
         while not self._ended.wait(min(beat, self._upload_seconds or beat, 1.0)):
             now = time.monotonic()
-            try:
-                if now >= next_beat:
-                    self._leases.beat()
-                    next_beat = now + beat
-                if self._upload_seconds is not None and now >= next_copy:
-                    with self._lock:
-                        copies = list(self._copies.values())
-                    self._copy(copies)
-                    next_copy = now + self._upload_seconds
-            except RawseqError as error:
-                _LOG.warning("could not keep leases and journal copies up to date: %s", error)
+            if now >= next_beat and self._beat():
+                next_beat = now + beat
+            if self._upload_seconds is not None and now >= next_copy:
+                with self._lock:
+                    copies = list(self._copies.values())
+                self._copy(copies)
+                next_copy = now + self._upload_seconds
+
+    def _beat(self) -> bool:
+        """Whether this run could show that it lives; else that is told."""
+        try:
+            self._leases.beat()
+        except (RawseqError, OSError) as error:  # this thread's end would be the end of all leases
+            _LOG.warning("could not keep leases up to date: %s", error)
+            return False
+        return True
 
     def _copy(self, copies: list[PartCopy]) -> None:
+        """Copy journals; one that the disk refuses is told once, holds up no other, and has its next turn."""
         for copy in copies:
             with self._lock:
-                if copy.unit in self._copies:
+                if copy.unit not in self._copies:
+                    continue
+                try:
                     copy.upload()
+                except (RawseqError, OSError) as error:
+                    if not copy.failing:
+                        _LOG.warning("could not copy the journal of batch %s: %s", copy.unit, error)
+                    copy.failing = True
+                    if isinstance(error, LaterError):
+                        return  # the store does not answer: the others would each wait for it as long
+                else:
+                    copy.failing = False

@@ -54,9 +54,15 @@ class ServerLock:
     _beats: int = 0
 
     def take(self) -> str | None:
-        """Take the lock; return None when it is ours, else the name of the living run that holds it."""
+        """Take the lock; return None when it is ours, else the name of the living run that holds it.
+
+        A put whose answer was lost is made again and finds what the first one left: the token tells it.
+        """
         while True:
             fence, holder = self._last()
+            if holder is not None and holder["token"] == self._token:
+                self.fence = fence
+                return None
             if holder is not None:
                 return str(holder["run"])
             if self.store.put(self._key(fence + 1), self._data(fence + 1), create_only=True):
@@ -100,7 +106,7 @@ class ServerLock:
         while not ended.wait(self.seconds / 3):
             try:
                 self.beat()
-            except RawseqError as error:
+            except (RawseqError, OSError) as error:  # this thread's end would be the end of the lock
                 _LOG.warning("could not renew the lock of %s: %s", self.server, error)
 
     def _last(self) -> tuple[int, dict[str, object] | None]:

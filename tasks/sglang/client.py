@@ -17,7 +17,7 @@ import orjson
 from tasks.errors import ServerError, SurroundingsError
 from tasks.rows.records import Completion, Request
 from tasks.sglang.info import Loads, ServerInfo, listed_workers, read_info, read_loads
-from tasks.sglang.outcomes import AttemptError, error_message, is_foreign
+from tasks.sglang.outcomes import BUSY, DENIED, AttemptError, denied, error_message, is_foreign
 from tasks.sglang.protocol import Sent, build_payload, read_reply
 from tasks.sglang.wire import Exchange, read_bounded
 
@@ -117,6 +117,11 @@ class ServerClient:
         except _TROUBLE as error:
             raise _no_reply(f"{self.url}{path}", error) from error
 
+    def check_allowed(self, path: str, status: int, body: bytes) -> None:
+        """Raise `SurroundingsError` for a status that says that this request's sender may not ask."""
+        if status in DENIED:
+            raise denied(f"{self.url}{path}", status, body, keyed=bool(self.access.api_key))
+
     async def health(self, timeout_seconds: float | None = None) -> tuple[str, str]:
         """Return (`ready` | `loading` | `absent` | `foreign`, what was seen); raises for no state.
 
@@ -179,8 +184,7 @@ class ServerClient:
     async def _first(self, *paths: str) -> dict[str, Any]:
         for path in paths:
             status, body = await self.call("GET", path)
-            if status in (401, 403):
-                raise SurroundingsError(f"{self.url}{path}: HTTP {status}: the API key is missing or wrong")
+            self.check_allowed(path, status, body)
             if status != 200:
                 continue
             try:
@@ -223,6 +227,7 @@ class ServerClient:
             status, body = await self._generations().post(data, most_bytes)
         except _TROUBLE as error:
             raise _no_reply(f"{self.url}/generate", error) from error
+        self.check_allowed("/generate", status, body)
         sent = Sent(self.url, self.version, rid, time.monotonic() - begun, time.time())
         return read_reply(request, status, body, sent)
 
@@ -249,10 +254,10 @@ class ServerClient:
         status, raw = await self.call(
             "POST", path, body, timeout_seconds=max(120.0, self.access.info_timeout_seconds)
         )
-        if status in (401, 403):
-            raise SurroundingsError(f"{self.url}{path}: HTTP {status}: the API key is missing or wrong")
+        self.check_allowed(path, status, raw)
         if status != 200:
-            outcome = "bad_request" if 400 <= status < 500 else "failed"
+            refused = 400 <= status < 500 and status not in BUSY
+            outcome = "bad_request" if refused else "failed"
             raise AttemptError(outcome, f"{self.url}{path}: HTTP {status}: {error_message(raw)}")
         try:
             value = orjson.loads(raw)

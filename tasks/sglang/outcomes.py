@@ -21,8 +21,10 @@ _TOO_LONG: Final = (
 _DUPLICATE_RID: Final = "Duplicate request ID"
 """SGLang tells these 400s apart only by their text (`srt/managers/tokenizer_manager.py`)."""
 
-_BUSY: Final = frozenset({408, 429, 503})
-_DENIED: Final = frozenset({401, 403})
+BUSY: Final = frozenset({408, 429, 503})
+"""Statuses that say "later": nothing is shown by them."""
+
+DENIED: Final = frozenset({401, 403})
 _ABSENT: Final = frozenset({404, 405})
 
 
@@ -46,17 +48,30 @@ def read_error(row_id: str, status: int, body: bytes, url: str) -> Exception:
     """Return the error that says who must act on a reply with another status than 200."""
     message = error_message(body)
     where = f"{url}: {row_id}: HTTP {status}: {message}"
-    if status in _DENIED:
-        return SurroundingsError(f"{url}: HTTP {status}: the API key is missing or wrong ({message})")
+    if status in DENIED:
+        return SurroundingsError(
+            f"{url}: HTTP {status}: the API key is missing or wrong, or a proxy in front refuses ({message})"
+        )
     if status in _ABSENT or 300 <= status < 400:
         return SurroundingsError(
             f"{url}: expected an SGLang server with /generate, got HTTP {status} ({message})"
         )
-    if status in _BUSY:
+    if status in BUSY:
         return AttemptError("busy", where, counts=False)
     if 400 <= status < 500:
         return _bad_request(where, message)
     return AttemptError("failed", where)
+
+
+def denied(where: str, status: int, body: bytes, *, keyed: bool) -> SurroundingsError:
+    """Return the error for a server that lets nobody in; `keyed`: the request carried the job's API key."""
+    why = (
+        "the API key that servers.api_key_env names is wrong"
+        if keyed
+        else ("it asks for an API key and none is set (servers.api_key_env)")
+    )
+    told = f" ({message})" if (message := error_message(body)) else ""
+    return SurroundingsError(f"{where}: HTTP {status}: {why}, or a proxy in front refuses{told}")
 
 
 def _bad_request(where: str, message: str) -> Exception:
@@ -72,7 +87,7 @@ def is_foreign(status: int) -> bool:
 
     A proxy in front of one says 5xx while it has nothing behind it, and may say 408 or 429.
     """
-    return not (200 <= status < 300 or status in _BUSY or status >= 500)
+    return not (200 <= status < 300 or status in BUSY or status >= 500)
 
 
 def error_message(body: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from tasks.errors import ServerError
+from tasks.errors import ServerError, SurroundingsError
 from tasks.rows.records import Ids
 from tasks.sglang.client import ServerClient
 from tasks.sglang.info import ServerInfo
@@ -104,14 +104,16 @@ async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) 
 
     Raises:
         ServerError: it does not answer.
-        SurroundingsError: the key is missing or wrong.
+        SurroundingsError: the key is missing or wrong, it has no room for the question, or it refuses the
+            request for good.
     """
+    plan = _fitting(plan, info)
     checks: list[Check] = []
     for closer in dict.fromkeys(plan.closer_ids):
         checks += await _forced(client, plan, "closer", closer)
     checks += await _forced(client, plan, "end", plan.end_ids[0], ends=True)
     checks += await _forced(client, plan, "last_id", plan.vocab_size - 1)
-    reply = await _generate(client, _natural_body(plan))
+    reply = await _natural(client, plan)
     natural = read_ids(reply.get("output_ids"))
     checks += judge_natural(plan, reply)
     closed = has_closed(plan, natural)
@@ -132,6 +134,22 @@ async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) 
     )
 
 
+def _fitting(plan: ProbePlan, info: ServerInfo) -> ProbePlan:
+    """Return a plan whose cap is what the server's context and KV pool leave, by the arithmetic of rows."""
+    known = [size for size in (info.context_length, info.max_total_num_tokens) if size is not None]
+    sent, bounds = int(plan.input_ids.size), [size - 2 - END_ROOM for size in known]
+    if info.max_req_input_len is not None:
+        bounds.append(info.max_req_input_len - 1)
+    if bounds and sent > min(bounds):
+        raise SurroundingsError(
+            f"{info.url}: expected room for the probe's question, a prompt of at most "
+            f"{max(0, min(bounds))} ids, got {sent}: start it with a larger --context-length, or with more "
+            "memory for its KV pool"
+        )
+    room = min([plan.max_new_tokens, *(size - 2 - sent for size in known)])
+    return attrs.evolve(plan, max_new_tokens=room)
+
+
 async def _forced(
     client: ServerClient, plan: ProbePlan, name: str, token: int, *, ends: bool = False
 ) -> list[Check]:
@@ -148,6 +166,20 @@ async def _forced(
         wanted = f"[{token}] {plan.name_of(token)}"
         return [Check(f"{name}_forced", "generate", False, wanted, str(error))]
     return judge_forced(plan, name, token, reply, ends=ends)
+
+
+async def _natural(client: ServerClient, plan: ProbePlan) -> dict[str, Any]:
+    """Ask for the natural answer; what is refused for good is not asked again: a person must act."""
+    try:
+        return await _generate(client, _natural_body(plan))
+    except AttemptError as error:
+        if error.outcome != "bad_request":
+            raise
+        raise SurroundingsError(
+            f"{error} (the probe: {plan.input_ids.size} ids, max_new_tokens {plan.max_new_tokens}): "
+            "expected an answer; look at the job's sampling and the server's limits (--context-length), and "
+            "at any proxy in front of it"
+        ) from error
 
 
 async def _generate(client: ServerClient, body: dict[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class FleetSettings:
         patience: time limits.
         lock: server name (`place_of`) to a context that holds the right to restart it across hosts and yields
             its check; None: this host's lock alone.
-        log_dir: where restarted servers log; None: the system's temporary folder.
+        log_dir: where restarted servers and restart commands log; None: the system's temporary folder.
     """
 
     servers: ServersSpec

@@ -1,10 +1,14 @@
 """A server with its parser on: stop with the evidence, or restart it as the job allows."""
 
 import asyncio
+import os
 import shlex
+import signal
 import subprocess
+import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
@@ -43,7 +47,7 @@ async def turn_parser_off(
 async def _evidence(client: ServerClient, settings: FleetSettings, info: ServerInfo) -> str:
     try:
         shown = "\n".join((await probe_server(client, settings.plan, info)).lines())
-    except ServerError as error:
+    except (ServerError, SurroundingsError) as error:
         shown = f"  (the probe got no answer: {error})"
     flags = unwanted(info, settings.servers)
     values = {REASONING_PARSER: info.reasoning_parser, TOOL_CALL_PARSER: info.tool_call_parser}
@@ -59,7 +63,8 @@ async def _by_command(
     client: ServerClient, settings: FleetSettings, info: ServerInfo, still_ours: Check, say: Say
 ) -> Restarted | None:
     spec, begun = settings.servers, time.monotonic()
-    async with restart_lock(client.url, spec.ready_timeout_seconds):
+    limit = spec.ready_timeout_seconds
+    async with restart_lock(client.url, limit):
         flags = unwanted(await client.info(), spec)
         if not flags:
             return None
@@ -68,14 +73,17 @@ async def _by_command(
         done = []
         for name in ("restart", "stop", "start"):
             if template := spec.restart_commands.get(name):
-                done.append(await _run(client.url, template, spec.ready_timeout_seconds, say))
+                done.append(await _run(client.url, template, limit, settings.log_dir, say))
         await _until_parser_off(client, spec)
     before = f"{info.launch_command or client.url}"
     return Restarted(client.url, before, "; ".join(done), time.monotonic() - begun, flags)
 
 
-async def _run(url: str, template: str, timeout_seconds: float, say: Say) -> str:
-    """Run one of the user's commands, without a shell; return it as it was run."""
+async def _run(url: str, template: str, timeout_seconds: float, log_dir: Path | None, say: Say) -> str:
+    """Run one of the user's commands, without a shell; return it as it was run.
+
+    Its own end counts: a server that it leaves in the background keeps its output open, hence the file.
+    """
     parts = urlsplit(url)
     try:
         words = [w.format(url=url, host=parts.hostname, port=port_of(url)) for w in shlex.split(template)]
@@ -83,26 +91,47 @@ async def _run(url: str, template: str, timeout_seconds: float, say: Say) -> str
         raise SurroundingsError(f"servers.restart_commands: {template!r}: {error!r}") from error
     command = shlex.join(words)
     say(f"{url}: running {command}")
+    log = (log_dir or Path(tempfile.gettempdir())) / f"rawseq-commands-{place_of(url)[:200]}.log"
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            begun = out.tell()
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     except OSError as error:
         raise SurroundingsError(f"{url}: cannot run {command}: {error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            told, _ = await process.communicate()
+            status = await process.wait()
     except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise SurroundingsError(f"{url}: {command} did not end within {timeout_seconds:.0f} s") from None
-    if process.returncode != 0:
-        tail = told.decode("utf-8", "replace")[-2000:]
-        raise SurroundingsError(f"{url}: {command} ended with status {process.returncode}:\n{tail}")
+        await _end_group(process)
+        limit = f"{timeout_seconds:.0f} s"
+        raise SurroundingsError(
+            f"{url}: {command} did not end within {limit}:\n{_told(log, begun)}"
+        ) from None
+    if status != 0:
+        raise SurroundingsError(f"{url}: {command} ended with status {status}:\n{_told(log, begun)}")
     return command
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """End a command with all that it started and that is still in its process group."""
+    if process.returncode is None:  # else its number may be another's by now
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _told(log: Path, begun: int) -> str:
+    """Return the end of what a command wrote into a log from a place on."""
+    with log.open("rb") as file:
+        file.seek(max(begun, log.stat().st_size - 2000))
+        return file.read(2000).decode("utf-8", "replace")
 
 
 async def _until_parser_off(client: ServerClient, spec: ServersSpec) -> None:

@@ -282,7 +282,7 @@ async def test_a_wrong_key_is_a_persons_matter() -> None:
         server._info = deny  # type: ignore[method-assign]
         await server.stop()
         await server.start_again()
-        with pytest.raises(SurroundingsError, match="key is missing or wrong"):
+        with pytest.raises(SurroundingsError, match="asks for an API key and none is set"):
             await _ensure(server)
 
 

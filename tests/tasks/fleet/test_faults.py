@@ -207,7 +207,8 @@ async def test_an_api_key_is_needed(nursery: Nursery, right: Right, key: str | N
         await send(lane, fleet_settings(standin.url, api_key=key))
         assert ids_by_row(list(lane.by_row().values())) == right
     else:
-        with pytest.raises(SurroundingsError, match="key is missing or wrong"):
+        words = "servers.api_key_env names is wrong" if key else "an API key and none is set"
+        with pytest.raises(SurroundingsError, match=words):
             await send(lane, fleet_settings(standin.url, api_key=key))
 
 

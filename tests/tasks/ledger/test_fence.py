@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from tasks.audit.reread import audit
@@ -134,6 +135,58 @@ def test_another_machine_goes_on(store: ObjectStore, tmp_path: Path) -> None:
         assert [info.key for info in store.list("journals/")] == []
         assert [info.key for info in store.list("leases/")] == []
     assert [info.key for info in store.list("workers/")] == []
+
+
+def test_a_copy_that_the_disk_refuses_ends_no_signs_of_life(
+    store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One journal's part cannot be read for a while: told once, all else goes on, and then it is copied."""
+    with Keeper(store, tmp_path, "run", upload_seconds=0.05, lease_seconds=0.3) as keeper:
+        journals = [keeper.open_journal("job", batch) for batch in (BATCH, attrs.evolve(BATCH, index=4))]
+        part, aside = journals[0].written()[0], tmp_path / "aside"
+        part.rename(aside)
+        for journal in journals:
+            journal.append(answer(1))
+            journal.flush()
+        until(lambda: bool(caplog.records))
+        sign = store.get("workers/run.json")
+        until(lambda: store.get("workers/run.json") != sign)
+        until(lambda: copied(store, "000004") == journals[1].written()[1])
+        aside.rename(part)
+        until(lambda: copied(store, "000003") == journals[0].written()[1])
+    (record,) = caplog.records
+    assert f"{part}: No such file" in record.getMessage()
+    assert list(store.list("workers/")) == []
+
+
+def test_a_run_whose_last_copy_fails_lets_go_of_its_leases(store: ObjectStore, tmp_path: Path) -> None:
+    """The disk refuses at the end of a run: named where a batch is closed, and no lease stays behind."""
+    with Keeper(store, tmp_path, "run", upload_seconds=3600.0) as keeper:
+        for index in (3, 4):
+            journal = keeper.open_journal("job", attrs.evolve(BATCH, index=index))
+            journal.append(answer(1))
+            journal.flush()
+            journal.written()[0].unlink()
+            if index == 3:
+                with pytest.raises(SurroundingsError, match=r"000003/run-0.journal: No such file"):
+                    keeper.close_journal("000003", journal)
+    journal.close()
+    assert b"released" in store.get("leases/000003/000001.json")
+    assert b"released" in store.get("leases/000004/000001.json")
+    assert list(store.list("workers/")) == []
+
+
+def copied(store: ObjectStore, unit: str) -> int:
+    """Return how many bytes of a batch's journal the store has."""
+    return sum(info.size for info in store.list(f"journals/{unit}/"))
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Return when the keeper's thread has done something: it is looked for in the store."""
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # between two looks
 
 
 def test_a_living_worker_is_named(store: ObjectStore, tmp_path: Path) -> None:

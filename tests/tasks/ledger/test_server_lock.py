@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from deployments.local.seaweed import Seaweed
 from tasks.errors import LaterError, SurroundingsError
 from tasks.job.spec import StoreSpec
+from tasks.ledger.fence import Leases
 from tasks.ledger.server_lock import ServerLock, hold_server, server_locks
 from tasks.store.contract import ObjectStore
+from tasks.store.opening import open_store
+from tests.support.fault_proxy import Fault, FaultProxy
 
 SILENCE = 2.0
 """S3 tells times in whole seconds."""
@@ -51,6 +55,22 @@ def test_one_of_many_gets_it(store: ObjectStore) -> None:
         thread.join()
     (winner,) = [lock for lock in locks if lock.fence]
     winner.check()
+
+
+def test_a_put_whose_answer_was_lost_is_its_own(seaweed: Seaweed, s3_spec: StoreSpec) -> None:
+    """The retried put finds what the first one left: it is the holder's own, for a lock and for a lease."""
+    lost = [Fault("lose_response", path="server-locks/"), Fault("lose_response", path="leases/")]
+    with FaultProxy(seaweed.port, *lost) as proxy:
+        spec = s3_spec.model_copy(update={"endpoint_url": proxy.url, "deadline_seconds": 20.0})
+        store = open_store(spec, "job", seaweed.credentials)
+        lock, leases = ServerLock(store, "s", "one"), Leases(store, "one", "here")
+        assert (lock.take(), lock.fence) == (None, 1)
+        lock.check()
+        assert ServerLock(store, "s", "one").take() == "one"  # the same run's other claim is another's
+        assert leases.take("000003", holds_journal=True) is None
+        leases.check("000003")
+        store.close()
+    assert proxy.broken == 2
 
 
 def test_the_lock_of_a_dead_run_lapses(store: ObjectStore) -> None:
