@@ -7,6 +7,7 @@ to start it again and is shown nowhere.
 
 import ipaddress
 import os
+import re
 import shlex
 import socket
 from collections.abc import Sequence
@@ -22,6 +23,15 @@ from tasks.sglang.info import redact
 
 SWITCHES: Final = (STRICT_THINKING,)
 """Flags of these that take no value."""
+
+PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*", re.IGNORECASE)
+"""Base name of a Python program on a command line."""
+
+SERVER_FILES: Final = re.compile(r"\.?(python|pypy|sglang)", re.IGNORECASE)
+"""How the base name of the file that such a program runs from begins: `python3.11`, `.python-wrapped`."""
+
+SERVER_MODULES: Final = ("sglang.launch_server", "deployments.standin")
+"""Modules that `python -m` starts a server with."""
 
 
 @attrs.frozen(slots=True)
@@ -84,16 +94,34 @@ def place_of(url: str) -> str:
 
 
 def is_server_command(argv: Sequence[str]) -> bool:
-    """Whether a command line starts an SGLang server or our stand-in."""
-    words = list(argv)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == "-m":
-            return following in ("sglang.launch_server", "deployments.standin")
-        if os.path.basename(word) == "sglang":
-            return following == "serve"
-        if word.endswith("sglang/launch_server.py"):
-            return True
-    return False
+    """Whether a command line is Python's or SGLang's own and starts an SGLang server or our stand-in.
+
+    A shell, tmux, `env`, `srun` and the like are none, although theirs may hold a server's word by word.
+    """
+    program = os.path.basename(argv[0]) if argv else ""
+    if program == "sglang":
+        return list(argv[1:2]) == ["serve"]
+    if not PYTHON.fullmatch(program):
+        return False
+    module, script, following = _python_runs(argv[1:])
+    if os.path.basename(script) == "sglang":
+        return following == "serve"
+    return module in SERVER_MODULES or script.endswith("sglang/launch_server.py")
+
+
+def _python_runs(words: Sequence[str]) -> tuple[str, str, str]:
+    """Return the module or the script that Python's arguments name, and the first argument of that."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            return "", word, next(rest, "")
+        if word == "--check-hash-based-pycs":
+            next(rest, None)
+        elif not word.startswith("--") and (taking := re.search("[cmWX]", word)):
+            value = word[taking.end() :] or next(rest, "")
+            if taking[0] in "cm":
+                return value if taking[0] == "m" else "", "", next(rest, "")
+    return "", "", ""
 
 
 def without_flags(argv: Sequence[str], flags: Sequence[str] = (REASONING_PARSER,)) -> tuple[str, ...]:
@@ -178,15 +206,24 @@ def _listener(url: str) -> psutil.Process:
 
 
 def _topmost_server(listener: psutil.Process) -> psutil.Process | None:
-    """Return the outermost ancestor of the listener (or itself) that is a server command."""
+    """Return the outermost ancestor of the listener (or itself) that is a server."""
     found = None
     for process in [listener, *listener.parents()]:
         try:
-            if is_server_command(process.cmdline()):
+            if is_server_command(process.cmdline()) and _runs_server_file(process):
                 found = process
         except psutil.Error:
             continue
     return found
+
+
+def _runs_server_file(process: psutil.Process) -> bool:
+    """Whether a process runs Python's or SGLang's file; yes when another user's is not shown to us."""
+    try:
+        name = os.path.basename(process.exe())
+    except psutil.AccessDenied:
+        return True
+    return not name or SERVER_FILES.match(name) is not None
 
 
 def _refuse_many_nodes(server: ServerProcess) -> None:
