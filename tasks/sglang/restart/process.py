@@ -1,11 +1,10 @@
 """The local process behind a server URL: find it, describe it, take the parser off its command.
 
-Only a process that listens on the URL's loopback port, belongs to this user and is recognisably SGLang
+Only a process that listens at the URL's loopback address, belongs to this user and is recognisably SGLang
 (or our stand-in) is ever returned; no signal is sent here. Its environment is kept
 to start it again and is shown nowhere.
 """
 
-import ipaddress
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ import psutil
 from tasks.errors import SurroundingsError
 from tasks.sglang.gates import REASONING_PARSER, STRICT_THINKING
 from tasks.sglang.info import redact
+from tasks.sglang.restart.listener import is_loopback, pids_of, port_of
 
 SWITCHES: Final = (STRICT_THINKING,)
 """Flags of these that take no value."""
@@ -63,23 +63,6 @@ class ServerProcess:
     def command(self) -> str:
         """Its command line for a person: quoted for a shell, without secrets."""
         return redact(shlex.join(self.argv))
-
-
-def port_of(url: str) -> int:
-    """Return the TCP port of a URL."""
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL names this host itself."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def place_of(url: str) -> str:
@@ -156,17 +139,11 @@ def find_server(url: str) -> ServerProcess:
 
     Raises:
         SurroundingsError: the URL is not of this host, nothing (of ours) listens there, what listens is no
-            SGLang server, belongs to another user, or is one node of several.
+            SGLang server, belongs to another user, is one of two, or is one node of several.
     """
     if not is_loopback(url):
         raise SurroundingsError(f"{url}: only a server on this host (a loopback URL) can be restarted here")
-    listener = _listener(url)
-    server = _topmost_server(listener)
-    if server is None:
-        raise SurroundingsError(
-            f"{url}: expected an SGLang server (sglang.launch_server, sglang serve), found process "
-            f"{listener.pid}: {redact(shlex.join(listener.cmdline()))[:500]}"
-        )
+    server = _server_at(url)
     try:
         found = ServerProcess(
             url=url,
@@ -187,22 +164,27 @@ def find_server(url: str) -> ServerProcess:
     return found
 
 
-def _listener(url: str) -> psutil.Process:
-    port = port_of(url)
-    try:
-        sockets = psutil.net_connections(kind="tcp")
-    except psutil.AccessDenied as error:
+def _server_at(url: str) -> psutil.Process:
+    """Return the one server whose processes listen at a URL."""
+    servers: dict[int, psutil.Process] = {}
+    for pid in pids_of(url):
+        try:
+            listener = psutil.Process(pid)
+            server, seen = _topmost_server(listener), redact(shlex.join(listener.cmdline()))[:500]
+        except psutil.Error as error:
+            raise SurroundingsError(f"{url}: process {pid} cannot be read: {error}") from error
+        if server is None:
+            raise SurroundingsError(
+                f"{url}: expected an SGLang server (sglang.launch_server, sglang serve), found process "
+                f"{pid}: {seen}"
+            )
+        servers[server.pid] = server
+    if len(servers) > 1:
         raise SurroundingsError(
-            f"{url}: the listening sockets of this host cannot be read: {error}"
-        ) from error
-    listening = [s for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr and s.laddr.port == port]
-    pids = sorted({s.pid for s in listening if s.pid})
-    if not pids:
-        seen = "a process of another user" if listening else "nothing"
-        raise SurroundingsError(
-            f"{url}: expected a server of this user listening on port {port}, found {seen}"
+            f"{url}: expected one server, found processes {sorted(servers)}; write the address of one, not a "
+            "name, and let one alone listen at it"
         )
-    return psutil.Process(pids[0])
+    return next(iter(servers.values()))
 
 
 def _topmost_server(listener: psutil.Process) -> psutil.Process | None:

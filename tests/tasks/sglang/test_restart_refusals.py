@@ -1,16 +1,21 @@
 """What a local restart refuses before its first signal, over real processes; only those started here."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from deployments.standin.launch import ROOT, Standin, free_port
+from tasks.errors import SurroundingsError
+from tasks.fleet.ensure import ensure_servers
+from tasks.sglang.restart.listener import port_of
 from tasks.sglang.restart.process import find_server, is_server_command
 from tests.conftest import wait_for_url
-from tests.support.embedded import Nursery
+from tests.support.embedded import Nursery, fleet_settings
 
 PARSER = ("--reasoning-parser", "qwen3")
 
@@ -92,3 +97,65 @@ def test_a_shell_named_python_is_not_the_server(nursery: Nursery, tmp_path: Path
     script.write_text('"$@"; exit\n')
     standin = start_under(nursery, ["bash", "-c", 'exec -a python bash "$@"', "sh", str(script)])
     assert find_server(standin.url).pid != standin.pid
+
+
+@contextmanager
+def listening_at(host: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is no server and listens at one address."""
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET); "
+        "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+        "s.bind((sys.argv[1], int(sys.argv[2]))); s.listen(); print(flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, host, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.communicate()
+
+
+def test_a_server_at_another_address_is_not_the_one(nursery: Nursery) -> None:
+    """Equal ports of two loopback addresses are two places: both are named, nothing is found."""
+    standin = nursery.start()
+    port = port_of(standin.url)
+    with pytest.raises(SurroundingsError, match=rf"127\.0\.0\.2:{port}.*found 127\.0\.0\.1:{port}"):
+        find_server(f"http://127.0.0.2:{port}")
+    assert find_server(f"http://localhost:{port}").pid == standin.pid
+    with listening_at("127.0.0.2", port), pytest.raises(SurroundingsError, match="expected an SGLang server"):
+        find_server(f"http://127.0.0.2:{port}")
+
+
+def test_a_server_of_all_addresses_is_found_by_each(nursery: Nursery) -> None:
+    """A wildcard listener answers at every address of this host."""
+    standin = start_under(nursery, (), "--host", "0.0.0.0")
+    for host in ("127.0.0.1", "127.0.0.2", "localhost"):
+        assert find_server(f"http://{host}:{port_of(standin.url)}").pid == standin.pid
+
+
+def test_a_name_of_two_listeners_is_refused(nursery: Nursery) -> None:
+    """`localhost` has two addresses, a tunnel may have the other one: neither is chosen."""
+    standin = nursery.start()
+    port = port_of(standin.url)
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback address")
+    with listening_at("::1", port) as other:
+        with pytest.raises(SurroundingsError, match=f"found process {other.pid}"):
+            find_server(f"http://localhost:{port}")
+        assert find_server(standin.url).pid == standin.pid
+
+
+async def test_what_has_the_port_of_another_address_stays(nursery: Nursery) -> None:
+    """A restart waits for its own address only: a tunnel at another one neither ends nor holds it up."""
+    standin = nursery.start(*PARSER)
+    with listening_at("127.0.0.2", port_of(standin.url)) as other:
+        settings = fleet_settings(standin.url, restart="local")
+        (report,) = await ensure_servers(settings)
+        assert report.restarted is not None
+        assert other.poll() is None
