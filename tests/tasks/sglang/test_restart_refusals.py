@@ -1,12 +1,16 @@
 """What a local restart refuses before its first signal, over real processes; only those started here."""
 
+import os
+import shutil
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 
 from deployments.standin.launch import ROOT, Standin, free_port
@@ -28,14 +32,21 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     nursery.end_successors()
 
 
-def start_under(nursery: Nursery, wrapper: Sequence[str], *flags: str) -> Standin:
+def start_under(
+    nursery: Nursery,
+    wrapper: Sequence[str],
+    *flags: str,
+    program: str = sys.executable,
+    cwd: Path = ROOT,
+) -> Standin:
     """Start an embedded server as the last words of another program's command line; wait until it serves."""
     port, log = free_port(), nursery.folder / "wrapped.log"
-    words = [sys.executable, "-m", "deployments.standin", "--host", "127.0.0.1", "--port", str(port), *flags]
+    words = [program, "-m", "deployments.standin", "--host", "127.0.0.1", "--port", str(port), *flags]
     with log.open("ab") as out:
         process = subprocess.Popen(
             [*wrapper, *words],
-            cwd=ROOT,
+            cwd=cwd,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -159,3 +170,99 @@ async def test_what_has_the_port_of_another_address_stays(nursery: Nursery) -> N
         (report,) = await ensure_servers(settings)
         assert report.restarted is not None
         assert other.poll() is None
+
+
+async def refuse_and_leave(standin: Standin, log_dir: Path, match: str) -> None:
+    """A restart is refused with these words, and the server lives on as it was."""
+    before = find_server(standin.url)
+    settings = attrs.evolve(fleet_settings(standin.url, restart="local"), log_dir=log_dir)
+    with pytest.raises(SurroundingsError, match=match):
+        await ensure_servers(settings)
+    assert find_server(standin.url) == before
+
+
+def _file_for_folder(folder: Path, log: str) -> None:
+    (folder / "logs").write_text("")
+
+
+def _folder_for_file(folder: Path, log: str) -> None:
+    (folder / "logs" / log).mkdir(parents=True)
+
+
+@pytest.mark.parametrize("spoil", [_file_for_folder, _folder_for_file])
+async def test_a_log_that_cannot_be_written_stops_no_server(
+    nursery: Nursery, tmp_path: Path, spoil: Callable[[Path, str], None]
+) -> None:
+    """The log of the new process is opened before the old one gets a signal."""
+    standin = nursery.start(*PARSER)
+    spoil(tmp_path, f"rawseq-server-{port_of(standin.url)}.log")
+    await refuse_and_leave(standin, tmp_path / "logs", "expected a log file that can be written")
+
+
+async def test_a_folder_that_is_gone_stops_no_server(nursery: Nursery, tmp_path: Path) -> None:
+    """The new process could not be started where the old one was: another folder of that name is not it."""
+    folder = tmp_path / "started here"
+    folder.mkdir()
+    standin = start_under(nursery, (), *PARSER, cwd=folder)
+    folder.rmdir()
+    await refuse_and_leave(standin, tmp_path, "working folder .*started here")
+    folder.mkdir()
+    await refuse_and_leave(standin, tmp_path, "working folder .*started here")
+
+
+@pytest.mark.parametrize(
+    "spoil", [Path.unlink, lambda program: program.chmod(0o600)], ids=["gone", "no program"]
+)
+async def test_a_program_that_is_gone_stops_no_server(
+    nursery: Nursery, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Its environment was rebuilt since: what the command line names cannot be run any more."""
+    program = tmp_path / "bin" / "python3"
+    program.parent.mkdir()
+    shutil.copy(os.path.realpath(sys.executable), program)
+    home = os.path.realpath(sys.base_prefix)
+    standin = start_under(nursery, ("env", f"PYTHONHOME={home}"), *PARSER, program=str(program))
+    spoil(program)
+    await refuse_and_leave(standin, tmp_path, "expected a program that can be run.*bin/python3")
+
+
+@pytest.fixture
+def mount_namespace() -> list[str]:
+    """Words that run what follows them in a mount namespace of its own."""
+    words = ["unshare", "-m"]
+    if not shutil.which(words[0]) or subprocess.run([*words, "true"], check=False).returncode != 0:
+        pytest.skip("needs unshare, and leave to make a mount namespace")
+    return words
+
+
+async def test_a_server_with_a_file_system_of_its_own_is_not_stopped(
+    nursery: Nursery, tmp_path: Path, mount_namespace: list[str]
+) -> None:
+    """As in a container: the same paths are other files there; what to write into the job is said."""
+    standin = start_under(nursery, mount_namespace, *PARSER)
+    await refuse_and_leave(
+        standin, tmp_path, "(?s)mount namespace.*servers.restart: command.*\n  restart_commands: "
+    )
+
+
+async def test_without_proc_no_server_is_stopped(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel does not show whose files a process sees, nothing is risked."""
+    standin = nursery.start(*PARSER)
+    monkeypatch.setattr("tasks.sglang.restart.preflight.PROC", tmp_path / "no proc")
+    await refuse_and_leave(standin, tmp_path, "cannot tell .*no proc.*servers.restart: command")
+
+
+@pytest.mark.parametrize("existing", [False, True])
+async def test_the_log_is_for_its_owner_only(nursery: Nursery, tmp_path: Path, existing: bool) -> None:
+    """SGLang logs its arguments, keys too: nobody else may read them."""
+    standin = nursery.start(*PARSER)
+    log = tmp_path / f"rawseq-server-{port_of(standin.url)}.log"
+    if existing:
+        log.touch(0o644)
+    settings = attrs.evolve(fleet_settings(standin.url, restart="local"), log_dir=tmp_path)
+    (report,) = await ensure_servers(settings)
+    assert report.restarted is not None
+    assert report.restarted.log == log
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
