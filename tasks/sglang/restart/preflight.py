@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 from tasks.errors import SurroundingsError
 from tasks.sglang.info import redact
 from tasks.sglang.restart.process import ServerProcess
+from tasks.sglang.restart.supervisor import refuse_supervised
 
 PROC: Final = Path("/proc")
 """Where Linux shows processes."""
@@ -29,8 +30,9 @@ def check_successor(server: ServerProcess, argv: Sequence[str], log: Path) -> No
     """Refuse a living server whose successor could not be started from here.
 
     Raises:
-        SurroundingsError: it sees other files than we do, or its folder, program or log cannot be used.
+        SurroundingsError: it has a supervisor, sees other files than we do, or could not be started again.
     """
+    refuse_supervised(server)
     check_same_files(server)
     check_start(server, argv)
     open_log(server, log).close()

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from tasks.errors import SurroundingsError
 from tasks.fleet.ensure import ensure_servers
 from tasks.sglang.restart.listener import port_of
 from tasks.sglang.restart.process import find_server, is_server_command
+from tasks.sglang.restart.supervisor import unit_of
 from tests.conftest import wait_for_url
 from tests.support.embedded import Nursery, fleet_settings
 
@@ -266,3 +268,42 @@ async def test_the_log_is_for_its_owner_only(nursery: Nursery, tmp_path: Path, e
     assert report.restarted is not None
     assert report.restarted.log == log
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("as_script", [False, True])
+async def test_a_server_in_a_loop_is_not_stopped(nursery: Nursery, tmp_path: Path, as_script: bool) -> None:
+    """The loop would start the old command line beside the new one: it is named, and nothing is stopped."""
+    loop, script = 'while :; do "$@"; done', tmp_path / "keep.sh"
+    script.write_text(f"{loop}\n")
+    wrapper = ["bash", "-e", str(script)] if as_script else ["bash", "-ec", loop, "sh"]
+    standin = start_under(nursery, wrapper, *PARSER)
+    try:
+        await refuse_and_leave(standin, tmp_path, f"process {standin.pid}, a shell in a loop")
+    finally:
+        os.killpg(standin.pid, signal.SIGKILL)  # the loop first: it would start the server again
+        standin.process.wait()
+
+
+async def test_a_server_in_a_script_is_restarted(nursery: Nursery, tmp_path: Path) -> None:
+    """A script that goes on after the server starts nothing again."""
+    script = tmp_path / "start.sh"
+    script.write_text('for each in 1; do "$@"; done\n')
+    standin = start_under(nursery, ["bash", str(script)], *PARSER)
+    (report,) = await ensure_servers(fleet_settings(standin.url, restart="local"))
+    assert report.restarted is not None
+
+
+@pytest.mark.parametrize(
+    ("group", "unit"),
+    [
+        ("0::/system.slice/sglang@30000.service", "sglang@30000.service"),
+        ("9:name=systemd:/system.slice/sglang.service\n0::/", "sglang.service"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/sgl.service", "sgl.service"),
+        ("0::/user.slice/user-1000.slice/session-3.scope", None),
+        ("0::/user.slice/user-1000.slice/user@1000.service/tmux-spawn-1.scope", None),
+        ("4:memory:/x.service\n0::/", None),
+    ],
+)
+def test_a_unit_is_told_from_a_session(group: str, unit: str | None) -> None:
+    """A service's processes are systemd's; a person's terminal lies in a scope, of a service or not."""
+    assert unit_of(group) == unit
