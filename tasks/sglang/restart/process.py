@@ -1,12 +1,12 @@
 """The local process behind a server URL: find it, describe it, take the parser off its command.
 
-Only a process that listens on the URL's loopback port, belongs to this user and is recognisably SGLang
+Only a process that listens at the URL's loopback address, belongs to this user and is recognisably SGLang
 (or our stand-in) is ever returned; no signal is sent here. Its environment is kept
 to start it again and is shown nowhere.
 """
 
-import ipaddress
 import os
+import re
 import shlex
 import socket
 from collections.abc import Sequence
@@ -19,9 +19,19 @@ import psutil
 from tasks.errors import SurroundingsError
 from tasks.sglang.gates import REASONING_PARSER, STRICT_THINKING
 from tasks.sglang.info import redact
+from tasks.sglang.restart.listener import is_loopback, pids_of, port_of
 
 SWITCHES: Final = (STRICT_THINKING,)
 """Flags of these that take no value."""
+
+PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*", re.IGNORECASE)
+"""Base name of a Python program on a command line."""
+
+SERVER_FILES: Final = re.compile(r"\.?(python|pypy|sglang)", re.IGNORECASE)
+"""How the base name of the file that such a program runs from begins: `python3.11`, `.python-wrapped`."""
+
+SERVER_MODULES: Final = ("sglang.launch_server", "deployments.standin")
+"""Modules that `python -m` starts a server with."""
 
 
 @attrs.frozen(slots=True)
@@ -55,23 +65,6 @@ class ServerProcess:
         return redact(shlex.join(self.argv))
 
 
-def port_of(url: str) -> int:
-    """Return the TCP port of a URL."""
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL names this host itself."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def place_of(url: str) -> str:
     """Return one server's name for all hosts and spellings, a plain word: host and port, and path if any.
 
@@ -84,16 +77,34 @@ def place_of(url: str) -> str:
 
 
 def is_server_command(argv: Sequence[str]) -> bool:
-    """Whether a command line starts an SGLang server or our stand-in."""
-    words = list(argv)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == "-m":
-            return following in ("sglang.launch_server", "deployments.standin")
-        if os.path.basename(word) == "sglang":
-            return following == "serve"
-        if word.endswith("sglang/launch_server.py"):
-            return True
-    return False
+    """Whether a command line is Python's or SGLang's own and starts an SGLang server or our stand-in.
+
+    A shell, tmux, `env`, `srun` and the like are none, although theirs may hold a server's word by word.
+    """
+    program = os.path.basename(argv[0]) if argv else ""
+    if program == "sglang":
+        return list(argv[1:2]) == ["serve"]
+    if not PYTHON.fullmatch(program):
+        return False
+    module, script, following = _python_runs(argv[1:])
+    if os.path.basename(script) == "sglang":
+        return following == "serve"
+    return module in SERVER_MODULES or script.endswith("sglang/launch_server.py")
+
+
+def _python_runs(words: Sequence[str]) -> tuple[str, str, str]:
+    """Return the module or the script that Python's arguments name, and the first argument of that."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            return "", word, next(rest, "")
+        if word == "--check-hash-based-pycs":
+            next(rest, None)
+        elif not word.startswith("--") and (taking := re.search("[cmWX]", word)):
+            value = word[taking.end() :] or next(rest, "")
+            if taking[0] in "cm":
+                return value if taking[0] == "m" else "", "", next(rest, "")
+    return "", "", ""
 
 
 def without_flags(argv: Sequence[str], flags: Sequence[str] = (REASONING_PARSER,)) -> tuple[str, ...]:
@@ -128,17 +139,11 @@ def find_server(url: str) -> ServerProcess:
 
     Raises:
         SurroundingsError: the URL is not of this host, nothing (of ours) listens there, what listens is no
-            SGLang server, belongs to another user, or is one node of several.
+            SGLang server, belongs to another user, is one of two, or is one node of several.
     """
     if not is_loopback(url):
         raise SurroundingsError(f"{url}: only a server on this host (a loopback URL) can be restarted here")
-    listener = _listener(url)
-    server = _topmost_server(listener)
-    if server is None:
-        raise SurroundingsError(
-            f"{url}: expected an SGLang server (sglang.launch_server, sglang serve), found process "
-            f"{listener.pid}: {redact(shlex.join(listener.cmdline()))[:500]}"
-        )
+    server = _server_at(url)
     try:
         found = ServerProcess(
             url=url,
@@ -159,34 +164,48 @@ def find_server(url: str) -> ServerProcess:
     return found
 
 
-def _listener(url: str) -> psutil.Process:
-    port = port_of(url)
-    try:
-        sockets = psutil.net_connections(kind="tcp")
-    except psutil.AccessDenied as error:
+def _server_at(url: str) -> psutil.Process:
+    """Return the one server whose processes listen at a URL."""
+    servers: dict[int, psutil.Process] = {}
+    for pid in pids_of(url):
+        try:
+            listener = psutil.Process(pid)
+            server, seen = _topmost_server(listener), redact(shlex.join(listener.cmdline()))[:500]
+        except psutil.Error as error:
+            raise SurroundingsError(f"{url}: process {pid} cannot be read: {error}") from error
+        if server is None:
+            raise SurroundingsError(
+                f"{url}: expected an SGLang server (sglang.launch_server, sglang serve), found process "
+                f"{pid}: {seen}"
+            )
+        servers[server.pid] = server
+    if len(servers) > 1:
         raise SurroundingsError(
-            f"{url}: the listening sockets of this host cannot be read: {error}"
-        ) from error
-    listening = [s for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr and s.laddr.port == port]
-    pids = sorted({s.pid for s in listening if s.pid})
-    if not pids:
-        seen = "a process of another user" if listening else "nothing"
-        raise SurroundingsError(
-            f"{url}: expected a server of this user listening on port {port}, found {seen}"
+            f"{url}: expected one server, found processes {sorted(servers)}; write the address of one, not a "
+            "name, and let one alone listen at it"
         )
-    return psutil.Process(pids[0])
+    return next(iter(servers.values()))
 
 
 def _topmost_server(listener: psutil.Process) -> psutil.Process | None:
-    """Return the outermost ancestor of the listener (or itself) that is a server command."""
+    """Return the outermost ancestor of the listener (or itself) that is a server."""
     found = None
     for process in [listener, *listener.parents()]:
         try:
-            if is_server_command(process.cmdline()):
+            if is_server_command(process.cmdline()) and _runs_server_file(process):
                 found = process
         except psutil.Error:
             continue
     return found
+
+
+def _runs_server_file(process: psutil.Process) -> bool:
+    """Whether a process runs Python's or SGLang's file; yes when another user's is not shown to us."""
+    try:
+        name = os.path.basename(process.exe())
+    except psutil.AccessDenied:
+        return True
+    return not name or SERVER_FILES.match(name) is not None
 
 
 def _refuse_many_nodes(server: ServerProcess) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import attrs
 import psutil
@@ -21,6 +21,7 @@ from tasks.sglang.client import ServerClient
 from tasks.sglang.gates import unwanted
 from tasks.sglang.info import ServerInfo, redact
 from tasks.sglang.restart.idle import wait_idle
+from tasks.sglang.restart.preflight import check_start, check_successor, open_log
 from tasks.sglang.restart.process import ServerProcess, find_server, without_flags
 from tasks.sglang.restart.stop import stop_server
 from tasks.sglang.settings import Check, Say, say_nothing, unchecked
@@ -95,6 +96,7 @@ async def restart_locally(
         server = find_server(client.url)
         _refuse_many_nodes(info)
         argv = _argv_without(server, flags)
+        check_successor(server, argv, _log_of(server, log_dir))
         await wait_idle(client, spec.drain_timeout_seconds, busy_too=spec.restart_busy)
         await still_ours()
         say(f"{client.url}: stopping process {server.pid}: {server.command}")
@@ -147,14 +149,15 @@ async def stop_and_start(
     A run that is cancelled between the two would leave a server dead that nobody else can start.
 
     Raises:
-        SurroundingsError: it does not stop, or cannot be started.
+        SurroundingsError: it could not be started again, does not stop, or cannot be started.
     """
 
     async def both() -> Started:
-        begun = time.monotonic()
-        await stop_server(server, drain_seconds)
-        log = (log_dir or Path(tempfile.gettempdir())) / f"rawseq-server-{server.port}.log"
-        return Started(server, argv, start_server(server, argv, log), log, begun)
+        log, begun = _log_of(server, log_dir), time.monotonic()
+        check_start(server, argv)
+        with open_log(server, log) as out:  # before the stop: what fails after it leaves the server dead
+            await stop_server(server, drain_seconds)
+            return Started(server, argv, start_server(server, argv, out), log, begun)
 
     work = asyncio.ensure_future(both())
     try:
@@ -162,6 +165,10 @@ async def stop_and_start(
     except asyncio.CancelledError:
         (await work).child.returncode = 0  # it outlives us, see `wait_started`
         raise
+
+
+def _log_of(server: ServerProcess, log_dir: Path | None) -> Path:
+    return (log_dir or Path(tempfile.gettempdir())) / f"rawseq-server-{server.port}.log"
 
 
 async def wait_started(client: ServerClient, started: Started, ready_seconds: float) -> Restarted:
@@ -191,24 +198,22 @@ async def wait_started(client: ServerClient, started: Started, ready_seconds: fl
     )
 
 
-def start_server(server: ServerProcess, argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a server in a session of its own, with its former environment and cwd, logging to a file.
+def start_server(server: ServerProcess, argv: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start a server in a session of its own, with its former environment and cwd, logging to an open file.
 
     Raises:
         SurroundingsError: the command cannot be started.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                list(argv),
-                cwd=server.cwd,
-                env=server.env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            list(argv),
+            cwd=server.cwd,
+            env=server.env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     except OSError as error:
         raise SurroundingsError(f"{server.url}: cannot start {redact(shlex.join(argv))}: {error}") from error
 

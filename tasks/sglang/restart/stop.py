@@ -10,6 +10,7 @@ from typing import Final
 import psutil
 
 from tasks.errors import SurroundingsError
+from tasks.sglang.restart.listener import listeners_of
 from tasks.sglang.restart.process import ServerProcess
 
 GONE_SECONDS: Final = 30.0
@@ -35,10 +36,10 @@ async def stop_server(server: ServerProcess, drain_seconds: float) -> None:
             f"{server.url}: processes {left} are still there {GONE_SECONDS:.0f} s after SIGKILL"
         )
     deadline = time.monotonic() + GONE_SECONDS
-    while _listening(server.port):
+    while taken := listeners_of(server.url):
         if time.monotonic() > deadline:
             raise SurroundingsError(
-                f"{server.url}: port {server.port} is still taken after the server stopped"
+                f"{server.url}: {taken[0]} is still listening {GONE_SECONDS:.0f} s after the server stopped"
             )
         await asyncio.sleep(0.1)
 
@@ -63,13 +64,13 @@ def _family(server: ServerProcess) -> list[psutil.Process]:
 
 
 def is_gone(server: ServerProcess) -> bool:
-    """Whether a server process has ended and nothing listens on its port."""
+    """Whether a server process has ended and nothing listens at its address."""
     try:
         root = psutil.Process(server.pid)
         lives = abs(root.create_time() - server.created) <= 0.01 and _alive(root)
     except psutil.NoSuchProcess:
         lives = False
-    return not lives and not _listening(server.port)
+    return not lives and not listeners_of(server.url)
 
 
 def _group(pid: int) -> int:
@@ -101,8 +102,3 @@ async def _gone(family: Sequence[psutil.Process], seconds: float) -> bool:
             return False
         await asyncio.sleep(0.1)
     return True
-
-
-def _listening(port: int) -> bool:
-    sockets = psutil.net_connections(kind="tcp")
-    return any(s.status == psutil.CONN_LISTEN and s.laddr and s.laddr.port == port for s in sockets)
