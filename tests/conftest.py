@@ -21,7 +21,7 @@ from deployments.standin.launch import Standin, start_standin
 from tests.support.families import load, loadable, model_folder
 from tests.support.forked import Fault, Template
 from tests.support.jobs import Ran, Rawseq
-from tests.support.scheduling import ByScope, family_last, mark
+from tests.support.scheduling import ByScope, in_order, mark
 
 __all__ = ["load", "model_folder"]
 
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark(item)
     kept = [item for item in loadable(items) if not absent & {marker.name for marker in item.iter_markers()}]
     config.hook.pytest_deselected(items=[*{*items} - {*kept}])
-    items[:] = family_last(kept)
+    items[:] = in_order(kept)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,6 +8,7 @@ whichever file they stand, and lets go of it.
 import re
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.model_folders import GENUINE
@@ -27,10 +28,26 @@ def scope_of(nodeid: str) -> str:
     return f"family {found[1]}" if found else path
 
 
-def family_last(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests with each family's together, behind all others; else in their order."""
-    scopes = {item: scope_of(item.nodeid) for item in items}
-    return sorted(items, key=lambda item: scopes[item] if scopes[item].startswith("family ") else "")
+WAITING = (
+    "tests/flows/",
+    "tests/bench/",
+    "tests/compatibility/",
+    "tests/deployments/test_",
+    "tests/test_readme",
+)
+"""Tests that wait for whole runs: begun last, one of them would keep the other workers waiting at the end."""
+
+
+def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that wait long first, then all others, each family's together at the end."""
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        scope = scope_of(item.nodeid)
+        if scope.startswith("family "):
+            return 2, scope
+        return (0 if scope.startswith(WAITING) else 1), ""
+
+    return sorted(items, key=place)
 
 
 PROCESS_FIXTURES = frozenset(
@@ -54,7 +71,11 @@ def mark(item: pytest.Item) -> None:
 
 
 class ByScope(LoadScopeScheduling):
-    """Hands out tests scope by scope."""
+    """Hands out tests scope by scope, in the order in which they were collected."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        config.option.loadscopereorder = False  # by the number of tests, which says little of their time
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
