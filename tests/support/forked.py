@@ -5,6 +5,7 @@ A command may be given a `Fault`: its n-th write or sync of certain files kills 
 """
 
 import errno
+import gc
 import importlib
 import json
 import logging
@@ -226,6 +227,8 @@ IMPORTED = (
 def _serve() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is imported is not searched, and so not copied, by every child's collections
     for line in sys.stdin:
         question = json.loads(line)
         answer = _start(**question) if "argv" in question else _status(question["pid"])
