@@ -52,7 +52,17 @@ def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
 
 PROCESS_FIXTURES = frozenset(
     {
-        *("nursery", "postgres_api", "prefect_api", "rawseq", "seaweed", "server", "shared", "standin"),
+        *(
+            "nursery",
+            "on_s3",
+            "postgres_api",
+            "prefect_api",
+            "rawseq",
+            "seaweed",
+            "server",
+            "shared",
+            "standin",
+        ),
         *("standin_url", "start", "template"),
     }
 )

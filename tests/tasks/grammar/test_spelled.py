@@ -14,6 +14,8 @@ from tasks.tokenizer.template import render
 from tasks.tokenizer.vocabulary import load_vocabulary
 from tests.support.families import Load
 
+pytestmark = pytest.mark.family
+
 OPENER, CLOSER = [13708, 766, 29], [522, 26865, 29]
 """`<think>` and `</think>` in Qwen2.5's vocabulary."""
 

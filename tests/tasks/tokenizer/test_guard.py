@@ -16,6 +16,8 @@ from tasks.tokenizer.vocabulary import load_vocabulary
 from tests.support.families import Load
 from tests.support.model_folders import GENUINE
 
+pytestmark = pytest.mark.family
+
 Folder = Callable[[str], Path]
 
 
