@@ -68,6 +68,22 @@ def build_section(kind: type[S], data: Mapping[str, Any], where: str) -> S:
         raise JobError("\n".join(lines)) from None
 
 
+class _OneOfEachKey(yaml.SafeLoader):
+    """YAML's safe loader that refuses a key given twice, where YAML's own takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+
 def _parse(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -76,7 +92,7 @@ def _parse(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise JobError(f"{path}: expected UTF-8 text, got byte {error.object[error.start]:#04x}") from None
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _OneOfEachKey)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -157,5 +173,6 @@ def _shown(value: Any) -> str:
 
 
 def _masked(text: str) -> str:
-    """Hide what stands before the last @ of an address: it is a secret, and may hold slashes."""
-    return re.sub(r"://[^\s\"']*@", "://***@", text)
+    """Hide what stands before the last @ of an address (a secret, which may hold slashes), and its query."""
+    text = re.sub(r"://[^\s\"']*@", "://***@", text)
+    return re.sub(r"(://[^\s\"'?#]*[?#])[^\s\"']*", r"\1***", text)

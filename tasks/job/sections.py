@@ -5,20 +5,40 @@ Fields marked `identity` can change a token and therefore belong to `job_id`.
 """
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 
 class Section(BaseModel):
-    """A frozen group of fields that refuses unknown ones."""
+    """A frozen group of fields that refuses unknown ones, and `true`, NaN and infinity as numbers."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        allow_inf_nan=False,
         protected_namespaces=(),
         model_title_generator=lambda section: section.__name__.removesuffix("Spec"),  # heads the form's group
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `true` for a number, which pydantic takes for 1; raises ValueError."""
+        if isinstance(value, bool) and info.field_name is not None:
+            wanted = cls.model_fields[info.field_name].annotation
+            if {int, float} & {wanted, *get_args(wanted)}:
+                raise ValueError("expected a number")
+        return value
 
 
 def field(default: Any, description: str, position: int, *, identity: bool = False, **bounds: Any) -> Any:
@@ -38,7 +58,24 @@ WITHOUT_CREDENTIALS = r"^(?![A-Za-z0-9+.-]*://[^/]*@)(?!s3://[^/]*:)"  # a secre
 def _plain_url(url: str) -> str:
     if not re.fullmatch(PLAIN_URL, url):
         raise ValueError("expected http://host:port without credentials or query")
+    try:
+        _endpoint(url)
+    except ValueError:
+        raise ValueError("expected a port in [1, 65535]") from None
     return url
+
+
+def _endpoint(url: str) -> tuple[str, str | None, int, str]:
+    """Return scheme, host in lower case, port and path: equal for addresses of one server.
+
+    Raises:
+        ValueError: the port is no number in [1, 65535].
+    """
+    parts = urlsplit(url)
+    port = parts.port if parts.port is not None else {"http": 80, "https": 443}[parts.scheme]
+    if port == 0:
+        raise ValueError("port 0")
+    return parts.scheme, parts.hostname, port, parts.path.rstrip("/")
 
 
 def without_credentials(uri: str) -> str:
@@ -149,10 +186,9 @@ class ServersSpec(Section):
     @field_validator("urls")
     @classmethod
     def _urls_differ(cls, urls: list[str]) -> list[str]:
-        trimmed = [url.rstrip("/") for url in urls]
-        if len(set(trimmed)) != len(trimmed):
+        if len({_endpoint(url) for url in urls}) != len(urls):
             raise ValueError("a server is listed twice")
-        return trimmed
+        return [url.rstrip("/") for url in urls]
 
     @model_validator(mode="after")
     def _commands_are_whole(self) -> Self:
@@ -167,7 +203,14 @@ class SamplingSpec(Section):
 
     temperature: float | None = field(None, "0 is greedy.", 0, identity=True, ge=0, le=10)
     top_p: float | None = field(None, "Nucleus share, in (0, 1].", 1, identity=True, gt=0, le=1)
-    top_k: int | None = field(None, "Most likely ids kept; -1 keeps all.", 2, identity=True, ge=-1)
+    top_k: int | None = field(
+        None,
+        "Most likely ids kept; -1 keeps all.",
+        2,
+        identity=True,
+        ge=-1,
+        le=2**31 - 1,  # SGLang keeps it as int32
+    )
     min_p: float | None = field(
         None, "Least share of the best id's probability.", 3, identity=True, ge=0, le=1
     )
@@ -184,7 +227,12 @@ class SamplingSpec(Section):
     )
     samples: int = field(1, "Independent answers per prompt.", 6, identity=True, ge=1, le=1024)
     seed: int = field(
-        0, "Seed of the job; a row's own seed is a hash of it and the row id.", 7, identity=True, ge=0
+        0,
+        "Seed of the job; a row's own seed is a hash of it and the row id.",
+        7,
+        identity=True,
+        ge=0,
+        le=2**64 - 1,  # what JSON writers keep exactly, and job.json holds it
     )
     mix: list[dict[str, Any]] = field(
         [],

@@ -216,7 +216,9 @@ def _queues(rank: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _number(values: Mapping[str, Any], key: str) -> float:
     value = values.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return 0.0
+    return float(value) if abs(value) < 2**63 else 0.0  # NaN and infinity are not below it
 
 
 def listed_workers(body: Any) -> tuple[str, ...]:

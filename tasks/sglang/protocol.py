@@ -128,15 +128,15 @@ def read_reply(request: Request, status: int, body: bytes, sent: Sent) -> Comple
     kind = finish.get("type")
     if kind not in ("stop", "length"):
         raise AttemptError("aborted", f"{where}: expected finish stop or length, got {short_value(finish)}")
-    matched = finish.get("matched")
+    matched = _whole(finish, "matched", where)
     output = _output_ids(reply.get("output_ids"), where) if ids is None else _narrow(ids, where)
     return Completion(
         row_id=request.row_id,
         input_ids=request.input_ids,
         output_ids=output,
         finish_reason=kind,
-        matched_stop=matched if isinstance(matched, int) and not isinstance(matched, bool) else None,
-        facts=_facts(meta, sent) | (kept_logprobs(meta, output) if request.logprobs else {}),
+        matched_stop=matched,
+        facts=_facts(meta, sent, where) | (kept_logprobs(meta, output) if request.logprobs else {}),
     )
 
 
@@ -209,16 +209,18 @@ _KNOWN_META: Final = frozenset(
 )
 
 
-def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
+def _facts(meta: dict[str, Any], sent: Sent, where: str) -> dict[str, Any]:
     return {
         "server": sent.url,
         "server_version": sent.version,
         "weight_version": str(meta.get("weight_version") or ""),
         "rid": sent.rid,
-        "prompt_tokens": _count(meta, "prompt_tokens"),
-        "completion_tokens": _count(meta, "completion_tokens"),
-        "cached_tokens": _count(meta, "cached_tokens"),
-        "num_retractions": _count(meta, "num_retractions", "total_retractions"),  # the second up to 0.5.9
+        "prompt_tokens": _whole(meta, "prompt_tokens", where),
+        "completion_tokens": _whole(meta, "completion_tokens", where),
+        "cached_tokens": _whole(meta, "cached_tokens", where),
+        "num_retractions": _whole(
+            meta, "num_retractions", where, "total_retractions"
+        ),  # the second up to 0.5.9
         "finish_reason": meta["finish_reason"],
         "latency_seconds": round(sent.latency_seconds, 6),
         "finished_at": sent.finished_at,
@@ -226,10 +228,18 @@ def _facts(meta: dict[str, Any], sent: Sent) -> dict[str, Any]:
     }
 
 
-def _count(meta: dict[str, Any], *keys: str) -> int | None:
-    for key in keys:
-        value = meta.get(key)
+def _whole(values: dict[str, Any], key: str, where: str, other: str = "") -> int | None:
+    """Return a whole number of a reply, by its name or its other one; None when it is none.
+
+    Raises:
+        AttemptError: it does not fit the column that keeps it: another attempt may do better, a batch that
+            holds it could never be written.
+    """
+    for name in (key, other):
+        value = values.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) > MAX_ID:
+                raise AttemptError("malformed", f"{where}: expected {name} in 32 bits, got {value}")
             return value
     return None
 

@@ -6,6 +6,7 @@ penalties and temperature, before top-k, top-p and min-p (`layers/sampler.py`); 
 The last id of the vocabulary is told as 0 in a prompt. A `logprob_start_len` below -1 kills a server.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -95,13 +96,20 @@ def kept_logprobs(meta: Mapping[str, Any], output: Ids) -> dict[str, Any]:
     """
     told = meta.get("output_token_logprobs")
     try:
-        values = [round(float(entry[0]), KEPT_DECIMALS) for entry in told or ()]
+        values = [_logprob(entry[0]) for entry in told or ()]
         same = _same([entry[1] for entry in told or ()], output.tolist())
-    except (TypeError, IndexError, KeyError):
+    except (TypeError, IndexError, KeyError, ValueError):
         same = False
     if not same:
         return {"logprobs_fault": f"expected one for each of {output.size} ids, got {short_value(told)}"}
     return {"logprobs": values}
+
+
+def _logprob(value: Any) -> float:
+    """Return one kept log probability; raises ValueError when it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("no number")
+    return round(float(value), KEPT_DECIMALS)
 
 
 def _same(told: Sequence[Any], ids: Sequence[int]) -> bool:

@@ -111,6 +111,12 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def without_secrets(uri: str) -> str:
+    """Return an address for a message: `***` for its user, and for a query or fragment (a signed address)."""
+    shown = re.sub(r"://[^\s\"']*@", "://***@", uri)
+    return re.sub(r"([?#]).*", r"\1***", shown, flags=re.DOTALL)
+
+
 def parse_s3_uri(uri: str) -> tuple[str, str]:
     """Return bucket and prefix of an `s3://bucket/prefix` address.
 
@@ -119,7 +125,8 @@ def parse_s3_uri(uri: str) -> tuple[str, str]:
     """
     match = re.fullmatch(r"s3://([a-z0-9][a-z0-9._-]{1,62})(?:/([^?#@]*))?", uri)
     if match is None:
-        raise JobError(f"store.uri: expected s3://bucket/prefix without credentials or query, got {uri!r}")
+        got = without_secrets(uri)
+        raise JobError(f"store.uri: expected s3://bucket/prefix without credentials or query, got {got!r}")
     return match[1], (match[2] or "").strip("/")
 
 

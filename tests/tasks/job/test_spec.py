@@ -36,6 +36,15 @@ def changed(path: str, value: object) -> dict[str, object]:
         pytest.param("model.tokenizer", None, ["model.tokenizer", "string", "got null"], id="null"),
         pytest.param("prompts.turns", "all", ["prompts.turns", "'each'", 'got "all"'], id="choice"),
         pytest.param("sampling.top_k", 0, ["sampling.top_k", "-1 (all)", "got 0"], id="top-k-zero"),
+        pytest.param("sampling.seed", 2**64, ["sampling.seed", "less than or equal"], id="seed-too-wide"),
+        pytest.param("sampling.top_k", 2**31, ["sampling.top_k", "less than or equal"], id="top-k-too-wide"),
+        pytest.param("sampling.max_new_tokens", True, ["max_new_tokens", "a number"], id="true-as-int"),
+        pytest.param("batch.lease_seconds", True, ["lease_seconds", "a number", "true"], id="true-as-float"),
+        pytest.param("sampling.temperature", float("nan"), ["sampling.temperature", "finite"], id="nan"),
+        pytest.param("batch.lease_seconds", float("inf"), ["batch.lease_seconds", "finite"], id="infinity"),
+        pytest.param("servers.urls", ["http://a:99999"], ["servers.urls", "[1, 65535]", "99999"], id="port"),
+        pytest.param("servers.urls", ["http://a:1", "http://A:1/"], ["urls", "twice"], id="case-of-a-host"),
+        pytest.param("servers.urls", ["http://a", "http://a:80"], ["urls", "twice"], id="default-port"),
         pytest.param("name", "Kimi Data", ["name", "pattern", "Kimi Data"], id="name"),
         pytest.param(
             "prompts.sources",
@@ -111,6 +120,7 @@ def test_the_form_knows_both_forms_of_a_source() -> None:
         pytest.param("prompts.exclude", ["s3://ak:hunter2@bucket/x"], id="excluded"),
         pytest.param("store.uri", "s3://ak:hun/ter2/hunter2@bucket/x", id="store-slash-in-secret"),
         pytest.param("prompts.exclude", ["s3://ak:hun/hunter2@bucket/x"], id="excluded-slash"),
+        pytest.param("servers.urls", ["http://h:1/?token=hunter2"], id="query-of-a-server"),
     ],
 )
 def test_a_secret_in_an_address_is_refused_and_not_shown(path: str, value: object) -> None:
@@ -159,6 +169,10 @@ def test_remote_code_needs_a_revision() -> None:
         pytest.param("name: [", ":1: expected YAML", id="torn-yaml"),
         pytest.param("- a\n- b\n", 'expected sections (name, model, prompts, …), got ["a","b"]', id="list"),
         pytest.param("", "got null", id="empty"),
+        pytest.param("name: a\nmodel: {}\nname: b\n", ":3: expected YAML or JSON, got: 'name'", id="twice"),
+        pytest.param(
+            '{"batch": {"rows": 5,\n"rows": 6}}', ":2: expected YAML or JSON, got: 'rows'", id="json"
+        ),
     ],
 )
 def test_a_malformed_file_is_named(tmp_path: Path, text: str, expected: str) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -140,6 +141,10 @@ def test_an_unusual_list_is_left_to_the_json_parser(text: str) -> None:
         pytest.param(_reply([8, -1], STOP), "malformed", id="negative id"),
         pytest.param(_reply([8, 2**31], STOP), "malformed", id="id beyond int32"),
         pytest.param(_reply([8, 2**64], STOP), "malformed", id="id beyond int64"),
+        pytest.param(_reply([8, 9], {"type": "stop", "matched": 2**31}), "malformed", id="matched too wide"),
+        pytest.param(_reply([8, 9], STOP, cached_tokens=2**31), "malformed", id="cached_tokens too wide"),
+        pytest.param(_reply([8, 9], STOP, prompt_tokens=2**63), "malformed", id="prompt_tokens too wide"),
+        pytest.param(_reply([8, 9], STOP, total_retractions=2**40), "malformed", id="retractions too wide"),
         pytest.param(_reply([8, 9], STOP, id="other"), "malformed", id="another request's reply"),
         pytest.param(b'{"output_ids": [8', "malformed", id="cut JSON"),
         pytest.param(b"<html>", "malformed", id="HTML"),
@@ -155,6 +160,16 @@ def test_a_reply_that_another_attempt_can_mend(body: bytes, outcome: str) -> Non
     assert caught.value.outcome == outcome
     assert caught.value.retry
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("told", ["low", None, [1], True], ids=str)
+def test_log_probabilities_that_are_no_numbers_cost_only_themselves(told: Any) -> None:
+    """What a server tells beside the ids is noted as a fault; the row and the dispatch go on."""
+    body = _reply([8, 9], STOP, output_token_logprobs=[[-1.0, 8, None], [told, 9, None]])
+    kept = read_reply(attrs.evolve(ROW, logprobs=True), 200, body, SENT)
+    assert kept.output_ids.tolist() == [8, 9]
+    assert "logprobs" not in kept.facts
+    assert "logprobs_fault" in kept.facts
 
 
 TOO_LONG = "The input (5000 tokens) is longer than the model's context length (4096 tokens)."
