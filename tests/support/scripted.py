@@ -220,6 +220,7 @@ QUICK = Patience(
     backoff_most_seconds=0.1,
     deadline_floor_seconds=2.0,
     busy_seconds=30.0,
+    watchdog_seconds=0.25,
 )
 """Short where a test waits for it to pass, long where a busy machine must not reach it."""
 
