@@ -1,12 +1,18 @@
 """The window on a server whose limit is its KV pool: few rows wait there, and it runs what it can."""
 
+import asyncio
+from typing import Any
+
 import attrs
 import numpy as np
 import pytest
 
+from tasks.fleet.dispatch import Dispatch
+from tasks.fleet.fleet import Fleet
 from tasks.fleet.window import FIRST_LIMIT, Window, on_loads, open_window, queue_target
 from tasks.sglang.info import Loads
 from tests.support.kv_server import KvServer
+from tests.support.scripted import PLAN, VOCAB, ListLane, requests, scripted_server, settings
 
 STEPS = 10_000
 LOOK_STEPS = 50
@@ -78,3 +84,33 @@ def test_rows_that_were_pushed_back_take_no_slot_of_those_that_run() -> None:
     for retracted in (1, 2, 3):
         window = on_loads(window, Loads(running=98, waiting=2, retracted=retracted), 100)
     assert window.limit == 98
+
+
+async def test_a_server_that_tells_thousands_of_slots_gets_what_it_runs() -> None:
+    """Over a socket: it runs forty and tells 4,096; the queue becomes short and the forty are in use."""
+    async with scripted_server() as server:
+        server.told, server.slots = 4096, 40
+        slots = asyncio.Semaphore(40)
+
+        async def serve(body: dict[str, Any], before: int) -> None:
+            async with slots:
+                await asyncio.sleep(0.1)  # the service itself
+
+        server.hook = serve
+        lane = ListLane(requests(5000))
+        async with Fleet(settings(server.url, in_flight=None)) as fleet:
+            await fleet.ensure()
+            async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch, asyncio.timeout(120):
+                running = asyncio.ensure_future(dispatch.run(lane))
+                while not (server.waiting_seen[-20:] and max(server.waiting_seen[-20:]) <= 20):
+                    await asyncio.wait([running], timeout=0.02)
+                server.most_running = 0
+                seen = len(server.waiting_seen)
+                while len(server.waiting_seen) < seen + 20:
+                    await asyncio.wait([running], timeout=0.02)
+                assert not running.done()
+                waited = server.waiting_seen[seen:]
+                running.cancel()
+    assert max(waited) <= 20, waited
+    assert 40 <= server.most_running <= 60
+    assert lane.failures == []
