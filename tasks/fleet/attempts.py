@@ -80,6 +80,7 @@ class Attempts:
         except asyncio.CancelledError:
             if server.flights.pop(flight.rid, None) is None or not flight.given_up:
                 raise
+            row.failed_at |= {server.url}
             self._spend(row, "lost", f"{server.url}: {flight.given_up}")
             self._fleet.spawn(server.client.abort(flight.rid))
         except (RowError, ServerError, SurroundingsError) as error:
@@ -176,6 +177,7 @@ class Attempts:
             self._backlog.put_back(row)
             self._not_taken(server, error)
         else:
+            row.failed_at |= {server.url}
             self._spend(row, error.outcome, str(error))
             self._count_failure(server, str(error))
 
@@ -232,6 +234,7 @@ class Attempts:
     def on_alive(self, server: Server) -> None:
         """Count the attempts whose connection broke although the server lives."""
         for row in self.unresolved.pop(server.url, []):
+            row.failed_at |= {server.url}
             self._spend(row, "transport", f"{server.url}: the connection broke before the whole reply")
 
     def on_out(self, server: Server) -> None:

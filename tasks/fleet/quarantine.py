@@ -97,6 +97,7 @@ class Row:
         last: how the last attempt failed, for a person.
         suspect: URL of the server that died with it in flight, "" when none did.
         blamed: it was alone in flight when a server died.
+        failed_at: URLs of the servers where an attempt failed: it goes to another one while there is such.
     """
 
     home: OpenLane
@@ -106,6 +107,7 @@ class Row:
     last: str = ""
     suspect: str = ""
     blamed: bool = False
+    failed_at: frozenset[str] = frozenset()
 
 
 @attrs.define(slots=True, eq=False)
