@@ -42,6 +42,7 @@ FAULTS: dict[str, str] = {
     "extra_meta": "the reply has keys that nobody knows",
     "weight_version": "V: the weights carry another version",
     "wrong_model": "PATH: the server says that it serves another model",
+    "told_slots": "N: it says that it runs N rows at once, whatever its flags and its KV pool allow",
     "clock_jump": "S: the times that /v1/loads tells are S seconds ahead (negative: behind)",
 }
 

@@ -95,7 +95,7 @@ class Information:
         server, a = self._server, self._server.arguments
         flags = {k: v for k, v in asdict(a).items() if k not in ("faults", "others", "launch_command")}
         state = {
-            "effective_max_running_requests_per_dp": server.engine.limits.running,
+            "effective_max_running_requests_per_dp": server.told_slots,
             "last_gen_throughput": round(server.engine.throughput, 2),
             "memory_usage": {"weight": 0.005, "kvcache": 0.25, "token_capacity": server.pool},
         }
@@ -147,7 +147,7 @@ class Information:
             "num_active_tokens": seen.tokens,
             "num_prealloc_ready_tokens": 0,
             "max_total_num_tokens": self._server.pool,
-            "max_running_requests": engine.limits.running,
+            "max_running_requests": self._server.told_slots,
             "token_usage": round(seen.tokens / self._server.pool, 4),
             "gen_throughput": round(engine.throughput, 2) if seen.running else 0.0,
             "cache_hit_rate": 0.0,

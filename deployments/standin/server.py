@@ -83,6 +83,11 @@ class Server:
         """Path of the model, as the fault may have it."""
         return self.switches.value("wrong_model") or self.arguments.model_path
 
+    @property
+    def told_slots(self) -> int:
+        """Rows that it says it runs at once, as the fault may have it."""
+        return int(self.switches.value("told_slots") or self.engine.limits.running)
+
     def warm_up(self) -> None:
         """Run each kind of step once, so that the first request does not pay for it."""
         network = self.engine.stepper.network

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from tasks.fleet.quarantine import Backlog, OpenLane, Row
 from tasks.fleet.server import AWAY, CLOSED, OPEN, Flight, Server
 from tasks.rows.records import Completion
 from tasks.rows.verdicts import Code
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.outcomes import AttemptError
 from tasks.sglang.protocol import integrity_alarm
 
@@ -46,19 +46,21 @@ class Attempts:
         self._fleet, self._backlog, self._sampling = fleet, backlog, sampling
         self._vocab_size, self._max_attempts = vocab_size, max_attempts
         self._fill, self._fail = fill, fail
-        self._limbo: dict[str, list[Row]] = {}
+        self.unresolved: dict[str, list[Row]] = {}  # by server: the connection broke, is it still there?
+        self.pausing: dict[Row, float] = {}  # until when, in the loop's seconds
         self._tasks: set[asyncio.Task[None]] = set()
         mine = uuid.uuid4().hex[:20]  # a UUID of its own for each attempt is a system call a row
         self._rids = (f"{mine}{number:012x}" for number in itertools.count())
-        self.finished = self.unsent = self.prompt_tokens = self.output_tokens = 0
+        self.launched = self.finished = self.unsent = self.prompt_tokens = self.output_tokens = 0
 
     def launch(self, server: Server, row: Row) -> None:
         """Send one row to one server, without waiting; a row that earlier runs spent is parked instead."""
         if row.attempts >= self._max_attempts:
             self._end_unsent(row, Code.POISON, f"{row.attempts} attempts failed in earlier runs")
             return
-        flight = Flight(next(self._rids), row, row.request.max_new_tokens, time.monotonic())
+        flight = Flight(next(self._rids), row, row.request.max_new_tokens, loop_seconds())
         row.tries += 1
+        self.launched += 1
         server.flights[flight.rid] = flight
         flight.task = asyncio.get_running_loop().create_task(self._attempt(server, flight))
         self._tasks.add(flight.task)
@@ -78,6 +80,7 @@ class Attempts:
         except asyncio.CancelledError:
             if server.flights.pop(flight.rid, None) is None or not flight.given_up:
                 raise
+            row.failed_at |= {server.url}
             self._spend(row, "lost", f"{server.url}: {flight.given_up}")
             self._fleet.spawn(server.client.abort(flight.rid))
         except (RowError, ServerError, SurroundingsError) as error:
@@ -117,7 +120,7 @@ class Attempts:
         server.answered(completion)
         if (held := self._backlog.suspects.get(server.url)) is not None:
             self._condemn(server, held.condemn(row))
-        if (alarm := integrity_alarm(completion, self._vocab_size)) and server.raise_alarm(time.monotonic()):
+        if (alarm := integrity_alarm(completion, self._vocab_size)) and server.raise_alarm(loop_seconds()):
             self._fleet.evict(server, f"{row.request.row_id}: {alarm}", drop=False)
         self.finished += 1
         self.prompt_tokens += completion.input_ids.size
@@ -127,8 +130,9 @@ class Attempts:
     def _hand_over(self, row: Row, completion: Completion) -> None:
         completion.facts["attempts"] = row.tries
         home = row.home
-        if home.ended.done():
-            return
+        if home.ended.done() or row not in home.rows:
+            return  # a row ends once
+        home.rows.discard(row)
         try:
             rest = home.lane.finished(completion)
         except Exception as error:  # noqa: BLE001  the lane's own failure belongs to whoever runs the lane
@@ -166,13 +170,14 @@ class Attempts:
             self._backlog.put_back(row)
             self._fleet.close(server, error)
         elif error.outcome == "transport" and server.state not in (AWAY, CLOSED):
-            self._limbo.setdefault(server.url, []).append(row)
+            self.unresolved.setdefault(server.url, []).append(row)
             self._fleet.doubt(server, str(error))
         elif error.outcome == "transport" or not error.counts:
             self._backlog.outcomes[error.outcome] += 1
             self._backlog.put_back(row)
             self._not_taken(server, error)
         else:
+            row.failed_at |= {server.url}
             self._spend(row, error.outcome, str(error))
             self._count_failure(server, str(error))
 
@@ -181,7 +186,7 @@ class Attempts:
         if error.outcome != "busy":
             self._fleet.doubt(server, str(error))
             return
-        now = time.monotonic()
+        now = loop_seconds()
         server.refused_as_busy(now)
         busy = now - (server.busy_since or now)
         if server.state == OPEN and busy > server.patience.busy_seconds:
@@ -191,7 +196,7 @@ class Attempts:
 
     def _wake_when_free(self, server: Server) -> None:
         """Fill its slots once it may be asked again: a timer of uvloop fires up to a millisecond early."""
-        left = server.busy_until - time.monotonic()
+        left = server.busy_until - loop_seconds()
         if left > 0:
             asyncio.get_running_loop().call_later(left, self._wake_when_free, server)
         else:
@@ -218,26 +223,29 @@ class Attempts:
             self._backlog.put_back(row)
         else:
             pause = self._fleet.settings.patience.backoff(row.attempts - 1)
+            self.pausing[row] = loop_seconds() + pause
             asyncio.get_running_loop().call_later(pause, self._resume, row)
 
     def _resume(self, row: Row) -> None:
-        self._backlog.put_back(row)
+        if self.pausing.pop(row, None) is not None:
+            self._backlog.put_back(row)
         self._fill()
 
     def on_alive(self, server: Server) -> None:
         """Count the attempts whose connection broke although the server lives."""
-        for row in self._limbo.pop(server.url, []):
+        for row in self.unresolved.pop(server.url, []):
+            row.failed_at |= {server.url}
             self._spend(row, "transport", f"{server.url}: the connection broke before the whole reply")
 
     def on_out(self, server: Server) -> None:
         """Hand back, uncounted, the rows whose connection broke: nobody will find out any more why."""
-        for row in self._limbo.pop(server.url, []):
+        for row in self.unresolved.pop(server.url, []):
             self._backlog.outcomes["transport"] += 1
             self._backlog.put_back(row)
 
     def on_down(self, server: Server) -> None:
         """Hold the rows that were in flight when a server died as suspects."""
-        victims = self._limbo.pop(server.url, [])
+        victims = self.unresolved.pop(server.url, [])
         for flight in list(server.flights.values()):
             del server.flights[flight.rid]
             victims.append(flight.row)

@@ -5,7 +5,6 @@ once: as a completion, or as an unsent row with its reason. Outages and busy ser
 """
 
 import asyncio
-import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +15,8 @@ from tasks.fleet.fleet import Fleet
 from tasks.fleet.placing import Placer
 from tasks.fleet.quarantine import Backlog, Lane, OpenLane
 from tasks.fleet.server import Server
+from tasks.fleet.watchdog import Watchdog
+from tasks.sglang.clock import loop_seconds
 
 
 @attrs.frozen(slots=True)
@@ -62,18 +63,25 @@ class Dispatch:
             fleet, self._backlog, sampling, vocab_size, max_attempts, self.fill, self._fail
         )
         self._placer = Placer(fleet, self._backlog, self._attempts.launch)
+        self._watchdog = Watchdog(fleet, self._backlog, self._attempts, self._stall, self.fill)
+        self._watching: asyncio.Task[None] | None = None
         self._hungry: list[asyncio.Future[None]] = []
         self._error: BaseException | None = None
-        self._opened = time.monotonic()
+        self._opened = loop_seconds()
 
     async def __aenter__(self) -> Self:
         self.fleet.listener = self
+        self._watching = asyncio.ensure_future(self._watchdog.watch())
+        self._watching.add_done_callback(self._watched)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.fleet.listener = None
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         self._fail(asyncio.CancelledError("the dispatch was closed"))
         await self._attempts.close()
 
@@ -126,7 +134,7 @@ class Dispatch:
             in_flight=sum(len(s.flights) for s in self.fleet.servers),
             ready=len(self._backlog.ready),
             outcomes=dict(self._backlog.outcomes),
-            seconds=time.monotonic() - self._opened,
+            seconds=loop_seconds() - self._opened,
             servers=tuple(s.describe() for s in self.fleet.servers),
         )
 
@@ -137,7 +145,7 @@ class Dispatch:
         if (error := self.fleet.failure()) is not None:
             self._fail(error)
             return
-        self._placer.place(time.monotonic())
+        self._placer.place(loop_seconds())
         if self._hungry and self._is_hungry():
             _resolve(self._hungry)
         self._find_stuck()
@@ -158,12 +166,28 @@ class Dispatch:
         """A server has passed a fresh probe."""
         self._attempts.on_admitted(server)
 
+    def _watched(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _stall(self, now: float) -> str:
+        """Return what `fill` would do now, in words; "" right after it, until something changes."""
+        if self._error is not None:
+            return ""
+        if idle := self._placer.idle(now):
+            waiting = len(self._backlog.waiting())
+            return f"{', '.join(s.url for s in idle)} had room, {waiting} rows or more waited"
+        if self._hungry and self._is_hungry():
+            return "the next batch was waited for"
+        ended = sum(home.is_stuck for home in self._backlog.lanes)
+        return f"{ended} batches at their end were still open" if ended else ""
+
     def _is_hungry(self) -> bool:
         return len(self._backlog.ready) < self.fleet.capacity()
 
     def _find_stuck(self) -> None:
         for home in self._backlog.lanes:
-            if home.afoot == 0 and home.dry and not home.ended.done():
+            if home.dry and home.is_stuck:
                 if home.lane.done:
                     home.ended.set_result(None)
                 else:

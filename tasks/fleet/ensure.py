@@ -1,13 +1,13 @@
 """Make one server fit for token data, or say why it is not: wait, parser off, gates, probe."""
 
 import asyncio
-import time
 from typing import Any
 
 import attrs
 
 from tasks.errors import LaterError, ServerError, SurroundingsError, UnfaithfulError
 from tasks.sglang.client import ServerClient, open_session
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.gates import refusals, same_model, unwanted, warnings
 from tasks.sglang.info import ServerInfo
 from tasks.sglang.judge import FAITHFUL, UNFAITHFUL, ProbePlan
@@ -61,11 +61,11 @@ async def wait_ready(client: ServerClient, timeout_seconds: float, say: Say = sa
     Raises:
         SurroundingsError: it was not ready after `timeout_seconds`, or is no SGLang server.
     """
-    begun, last, pause = time.monotonic(), "", 0.2
+    begun, last, pause = loop_seconds(), "", 0.2
     while True:
-        left = timeout_seconds - (time.monotonic() - begun)
+        left = timeout_seconds - (loop_seconds() - begun)
         state, seen = await client.health(timeout_seconds=max(1.5, min(25.0, left)))
-        waited = time.monotonic() - begun
+        waited = loop_seconds() - begun
         if state == "ready":
             return waited
         if state == "foreign":
@@ -151,12 +151,12 @@ async def ensure_patiently(
         SurroundingsError: it was not there in time, refuses the key, or cannot be restarted.
         UnfaithfulError: it is not fit for token data; carries the evidence.
     """
-    begun, times = time.monotonic(), 0
+    begun, times = loop_seconds(), 0
     while True:
         try:
             return await ensure_server(client, settings, say)
         except (ServerError, LaterError) as error:
-            waited = time.monotonic() - begun
+            waited = loop_seconds() - begun
             if waited > settings.servers.ready_timeout_seconds:
                 raise SurroundingsError(
                     f"{client.url}: no usable answer for {waited:.0f} s: {error}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 import zlib
 from collections.abc import Coroutine
 from types import TracebackType
@@ -15,6 +14,7 @@ from tasks.fleet.ensure import ServerReport, ensure_patiently
 from tasks.fleet.server import AWAY, CHECKING, CLOSED, OPEN, Listener, Server
 from tasks.fleet.watch import Doubtful, Unfit, Wider, watch_server
 from tasks.sglang.client import ServerClient, open_session
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.outcomes import AttemptError
 from tasks.sglang.restart.revive import revive
 from tasks.sglang.settings import FleetSettings, Say
@@ -72,9 +72,9 @@ class Fleet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the fleet failed", exc_info=error)
-            for server in self.open():
-                server.shut(CLOSED, error if isinstance(error, Exception) else None)
-            self.changed()
+            reason = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            for server in self.servers:
+                self.close(server, reason)
 
     async def ensure(self) -> tuple[ServerReport, ...]:
         """Make the servers fit; return the reports of those that are, in the order of the URLs.
@@ -87,7 +87,7 @@ class Fleet:
             UnfaithfulError: one of them is not fit for token data.
         """
         tasks = {asyncio.ensure_future(self._open(server)): server for server in self.servers}
-        pending, begun = set(tasks), time.monotonic()
+        pending, begun = set(tasks), loop_seconds()
         try:
             while pending:
                 waits = self.settings.patience.join_seconds if self.open() else None
@@ -96,7 +96,7 @@ class Fleet:
                 )
                 for task in done:
                     self._settle(task, tasks[task], last=not pending)
-                if not done and time.monotonic() - begun >= self.settings.patience.join_seconds:
+                if not done and loop_seconds() - begun >= self.settings.patience.join_seconds:
                     break
         finally:
             for task in pending:
@@ -120,6 +120,8 @@ class Fleet:
 
     async def _open(self, server: Server) -> None:
         report = await ensure_patiently(server.client, self.settings, self.say)
+        if server.state == CLOSED:
+            return  # meanwhile, for good
         known = self._weights.setdefault(server.url, report.info.weight_version)
         if known != report.info.weight_version:
             raise UnfaithfulError(
@@ -177,7 +179,7 @@ class Fleet:
             return next((s.error for s in self.servers if s.error), SurroundingsError("no server is left"))
         if any(s.state != AWAY for s in hopeful):
             return None
-        now, limit = time.monotonic(), self.settings.servers.ready_timeout_seconds
+        now, limit = loop_seconds(), self.settings.servers.ready_timeout_seconds
         if all(now - s.away_since > limit for s in hopeful):
             told = "; ".join(
                 f"{s.url} for {now - s.away_since:.0f} s ({s.error or 'no answer'})" for s in hopeful
@@ -229,20 +231,22 @@ class Fleet:
             drop: whether its rows in flight are given up (it crashed or hangs), or may still end.
             error: what to say when it does not come back.
         """
-        if server.state in (AWAY, CLOSED):
-            return
-        server.evictions += 1
-        server.shut(AWAY, error or SurroundingsError(f"{server.url}: {why}"))
-        self.say(f"{server.url}: evicted: {why}")
+        was_in = server.state not in (AWAY, CLOSED)
+        if was_in:
+            server.evictions += 1
+            server.shut(AWAY, error or SurroundingsError(f"{server.url}: {why}"))
+            self.say(f"{server.url}: evicted: {why}")
         if self.listener:
             (self.listener.on_down if drop else self.listener.on_out)(server)
-        self.spawn(self._recover(server))
+        if was_in:
+            self.spawn(self._recover(server))
         self.changed()
 
     def close(self, server: Server, error: Exception) -> None:
         """Shut a server out for good."""
-        server.shut(CLOSED, error)
-        self.say(f"{server.url}: closed: {error}")
+        if server.state != CLOSED:
+            server.shut(CLOSED, error)
+            self.say(f"{server.url}: closed: {error}")
         if self.listener:
             self.listener.on_out(server)
         self.changed()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tasks.fleet.fleet import Fleet
 from tasks.fleet.quarantine import Backlog, Row, Suspects
-from tasks.fleet.server import AWAY, CLOSED, Server
+from tasks.fleet.server import AWAY, CHECKING, CLOSED, OPEN, Server
 
 Launch = Callable[[Server, Row], None]
 """Sends one row to one server, at once and without waiting."""
@@ -26,17 +26,48 @@ class Placer:
         """Send all rows for which there is room now; leave one window of ready rows behind."""
         for server in self._fleet.open():
             self._place_suspects(server, now)
-        roomy = [s for s in self._fleet.open() if s.has_room(now) and not self._is_testing(s)]
+        roomy = self._roomy(now)
         ready = self._backlog.ready
+        passed = []
         while roomy and (ready or self._refilled()):
             row = ready.popleft()
-            server = self._fleet.pick(row.request.affinity, roomy)
+            if not (fit := self._fit(row, roomy)):
+                passed.append(row)
+                continue
+            server = self._fleet.pick(row.request.affinity, fit)
             self._launch(server, row)
             if not server.has_room(now):
                 roomy.remove(server)
+        ready.extendleft(reversed(passed))
         self._refilled()
         if not ready:
             self._adopt(now)
+
+    def idle(self, now: float) -> list[Server]:
+        """Return the servers that `place` would send a row to: right after it none."""
+        backlog = self._backlog
+        roomy, fresh = self._roomy(now), any(not home.dry for home in backlog.lanes)
+        if backlog.ready or fresh:
+            found = [s for s in roomy if fresh or any(self._fit(row, [s]) for row in backlog.ready)]
+        elif self._away():
+            found = [s for s in self._fleet.open() if not s.flights and s.has_room(now)]
+        else:
+            found = []
+        return found + [s for s in self._fleet.open() if s not in found and self._takes_suspect(s, now)]
+
+    def _fit(self, row: Row, roomy: list[Server]) -> list[Server]:
+        """Return which of some servers a row may go to: not where it failed, while another one is there.
+
+        A server that fails at once has room all the time: it would take the same rows until they are spent.
+        """
+        if not row.failed_at:
+            return roomy
+        there = [s for s in self._fleet.servers if s.state in (OPEN, CHECKING)]
+        others = [s for s in there if s.url not in row.failed_at]
+        return [s for s in roomy if s in others] if others else roomy
+
+    def _roomy(self, now: float) -> list[Server]:
+        return [s for s in self._fleet.open() if s.has_room(now) and not self._is_testing(s)]
 
     def _refilled(self) -> bool:
         self._backlog.refill(self._fleet.capacity())
@@ -46,17 +77,23 @@ class Placer:
         held = self._backlog.suspects.get(server.url)
         return held is not None and (bool(held.rows) or any(f.row.suspect for f in server.flights.values()))
 
-    def _place_suspects(self, server: Server, now: float) -> None:
+    def _takes_suspect(self, server: Server, now: float) -> bool:
         held = self._backlog.suspects.get(server.url)
-        if held is None or any(not f.row.suspect for f in server.flights.values()):
-            return
-        while held.rows and len(server.flights) < held.most and server.has_room(now):
-            self._launch(server, held.rows.popleft())
+        if held is None or not held.rows or any(not f.row.suspect for f in server.flights.values()):
+            return False
+        return len(server.flights) < held.most and server.has_room(now)
+
+    def _place_suspects(self, server: Server, now: float) -> None:
+        while self._takes_suspect(server, now):
+            self._launch(server, self._backlog.suspects[server.url].rows.popleft())
+
+    def _away(self) -> list[Suspects]:
+        away = {s.url for s in self._fleet.servers if s.state in (AWAY, CLOSED)}
+        return [held for held in self._backlog.suspects.values() if held.url in away and held.rows]
 
     def _adopt(self, now: float) -> None:
         """Let an idle server test the suspects of one that is away, when nothing else is left to do."""
-        away = {s.url for s in self._fleet.servers if s.state in (AWAY, CLOSED)}
-        for held in [h for h in self._backlog.suspects.values() if h.url in away and h.rows]:
+        for held in self._away():
             idle = next((s for s in self._fleet.open() if not s.flights and s.has_room(now)), None)
             if idle is None:
                 return

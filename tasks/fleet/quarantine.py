@@ -56,20 +56,24 @@ class OpenLane:
     Args:
         lane: the caller's.
         ended: resolved when the lane is done or broken.
-        afoot: its rows in flight, in the backlog, pausing, or finished with something still to follow.
-        following: what is being done for those last.
+        rows: those taken from it that have not ended: in flight, in the backlog, or pausing.
+        following: what is being done for rows that ended.
         dry: its last `take` gave nothing, and nothing of it has finished since.
     """
 
     lane: Lane
     ended: "asyncio.Future[None]"
-    afoot: int = 0
+    rows: "set[Row]" = attrs.field(factory=set)
     dry: bool = False
     following: "set[asyncio.Future[None]]" = attrs.field(factory=set)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing of it is on its way and nothing more comes of itself, yet nobody was told."""
+        return self.dry and not self.rows and not self.following and not self.ended.done()
+
     def settled(self) -> None:
-        """Count one of its rows as ended, with all that followed it."""
-        self.afoot -= 1
+        """Take in that one of its rows has ended, with all that followed it."""
         self.dry = False
         if self.lane.done and not self.ended.done():
             self.ended.set_result(None)
@@ -93,6 +97,7 @@ class Row:
         last: how the last attempt failed, for a person.
         suspect: URL of the server that died with it in flight, "" when none did.
         blamed: it was alone in flight when a server died.
+        failed_at: URLs of the servers where an attempt failed: it goes to another one while there is such.
     """
 
     home: OpenLane
@@ -102,6 +107,7 @@ class Row:
     last: str = ""
     suspect: str = ""
     blamed: bool = False
+    failed_at: frozenset[str] = frozenset()
 
 
 @attrs.define(slots=True, eq=False)
@@ -159,8 +165,9 @@ class Backlog:
                 if request is None:
                     home.dry = True
                 else:
-                    home.afoot += 1
-                    self.ready.append(Row(home, request, attempts=home.lane.attempts(request.row_id)))
+                    row = Row(home, request, attempts=home.lane.attempts(request.row_id))
+                    home.rows.add(row)
+                    self.ready.append(row)
 
     def drop_lane(self, home: OpenLane) -> None:
         """Forget a lane and its rows here."""
@@ -198,6 +205,10 @@ class Backlog:
         held.rows.appendleft(witness)
         witness.suspect = held.url
         return True
+
+    def waiting(self) -> set[Row]:
+        """Return the rows that wait here for a slot."""
+        return {*self.ready, *(row for held in self.suspects.values() for row in held.rows)}
 
     def held(self, url: str) -> Suspects:
         """Return the suspects of one server."""

@@ -1,7 +1,6 @@
 """One server as the fleet sees it: its state, its window, the rows in flight on it."""
 
 import asyncio
-import time
 from typing import Any, Protocol
 
 import attrs
@@ -11,6 +10,7 @@ from tasks.fleet.ensure import ServerReport
 from tasks.fleet.window import Window, on_busy, open_window
 from tasks.rows.records import Completion
 from tasks.sglang.client import ServerClient
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.info import Loads
 from tasks.sglang.restart.process import ServerProcess
 from tasks.sglang.settings import Patience
@@ -73,7 +73,8 @@ class Server:
         self.started: ServerProcess | None = None  # the process that this run started, if it did
         self.error: Exception | None = None
         self.flights: dict[str, Flight] = {}
-        self.opened = self.away_since = time.monotonic()
+        self.opened = self.away_since = loop_seconds()
+        self.out_since = self.away_since  # when it was last taken out, whatever came before
         self.useful = True  # since it was away: a server that dies before it completes a row was never back
         self.busy_until = 0.0
         self.busy_since: float | None = None
@@ -93,7 +94,7 @@ class Server:
         if report.restarted is not None:
             self.started = report.restarted.process
         self.reopen()
-        self.opened = time.monotonic()
+        self.opened = loop_seconds()
         self.busy_until, self.busy_since, self.busy_times, self.failures_in_a_row = 0.0, None, 0, 0
         self.window = open_window(self.wished, report.slots, self.sharers)
         self.climb, self.replies = OPENED, Replies(self.opened)
@@ -105,7 +106,7 @@ class Server:
 
     def shut(self, state: str, error: Exception | None = None) -> None:
         """Take it out: `AWAY` until a fresh probe, or `CLOSED` for good with the error."""
-        now = time.monotonic()
+        self.out_since = now = loop_seconds()
         if self.state != AWAY and (self.useful or now - self.opened > self.patience.settled_seconds):
             self.away_since, self.useful = now, False
         self.state, self.error = state, error
@@ -121,7 +122,7 @@ class Server:
     def answered(self, completion: Completion) -> None:
         """Learn from a completed row."""
         count, latency = completion.output_ids.size, float(completion.facts["latency_seconds"])
-        if time.monotonic() - latency >= self.replies.since:
+        if loop_seconds() - latency >= self.replies.since:
             self.replies.add(count, latency)
         self.useful = True
         self.finished += 1
@@ -163,6 +164,14 @@ class Server:
             return []
         floor, pace = self.patience.deadline_floor_seconds, 3.0 * self.slow_token_seconds
         return [f for f in self.flights.values() if now - f.started > max(floor, f.cap * pace)]
+
+    def stranded(self, now: float) -> list[Flight]:
+        """Return the attempts that a server which is out may still end, and has had its time for."""
+        if self.state not in (AWAY, CLOSED):
+            return []
+        floor, pace = self.patience.deadline_floor_seconds, 3.0 * self.slow_token_seconds
+        begun = self.out_since
+        return [f for f in self.flights.values() if now - max(begun, f.started) > max(floor, f.cap * pace)]
 
     def describe(self) -> dict[str, Any]:
         """Return its state as JSON-able data."""

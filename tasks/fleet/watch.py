@@ -1,7 +1,6 @@
 """The watch of one open server, a look a second: its window, hangs, lost replies, overdue rows."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -9,6 +8,7 @@ import attrs
 
 from tasks.fleet.server import OPEN, Server
 from tasks.fleet.window import on_loads
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.info import Loads
 from tasks.sglang.outcomes import AttemptError
 
@@ -100,7 +100,7 @@ async def watch_server(server: Server) -> AsyncIterator[Seen]:
 
     Nothing follows a `Doubtful` or an `Unfit`: whoever opens the server again watches it anew.
     """
-    gaze, epoch = Gaze(stamp_at=time.monotonic()), server.epoch
+    gaze, epoch = Gaze(stamp_at=loop_seconds()), server.epoch
     while True:
         await asyncio.sleep(server.patience.poll_seconds)
         if server.state != OPEN or server.epoch != epoch:
@@ -120,7 +120,7 @@ async def watch_server(server: Server) -> AsyncIterator[Seen]:
             return
         _drop_overdue(server)  # after a look: what came while our process stood still has been read by now
         before = server.window.limit
-        fault = _take_in(gaze, server, loads, time.monotonic())
+        fault = _take_in(gaze, server, loads, loop_seconds())
         if fault is not None:
             yield fault
             return
@@ -146,7 +146,7 @@ def _take_in(gaze: Gaze, server: Server, loads: Loads | None, now: float) -> Unf
 
 
 def _drop_overdue(server: Server) -> None:
-    for flight in server.overdue(time.monotonic()):
+    for flight in server.overdue(loop_seconds()):
         flight.drop("no reply within three times what its cap explains")
 
 

@@ -4,11 +4,13 @@ Every call has a timeout but `generate`: long answers take as long as they take,
 the data to short ones. Its caller watches the server and cancels the call: see `watch` and `attempts`.
 """
 
+import asyncio
 import time
 import uuid
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import attrs
@@ -16,6 +18,7 @@ import orjson
 
 from tasks.errors import ServerError, SurroundingsError
 from tasks.rows.records import Completion, Request
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.info import Loads, ServerInfo, listed_workers, read_info, read_loads
 from tasks.sglang.outcomes import BUSY, DENIED, AttemptError, denied, error_message, is_foreign
 from tasks.sglang.protocol import Sent, build_payload, read_reply
@@ -134,11 +137,34 @@ class ServerClient:
         except AttemptError as error:
             if isinstance(error.__cause__, aiohttp.ClientResponseError):
                 return "foreign", "no HTTP: " + " ".join(error.__cause__.message.split())[:200]
+            if isinstance(error.__cause__, aiohttp.ClientConnectionResetError) and (
+                greeting := await self._greeting()
+            ):
+                return "foreign", f"no HTTP: {greeting}"
             return "absent" if error.outcome == "refused" else "loading", str(error)
         if status == 200:
             return "ready", "HTTP 200"
         state = "foreign" if is_foreign(status) else "loading"
         return state, f"HTTP {status} {error_message(body)}".rstrip()
+
+    async def _greeting(self) -> str:
+        """Return what a server says before it is asked, "" for nothing: HTTP servers wait.
+
+        uvloop reads it before aiohttp has written its request, which then finds the connection closed.
+        """
+        at = urlsplit(self.url)
+        if at.scheme != "http":
+            return ""
+        try:
+            async with asyncio.timeout(self.access.connect_timeout_seconds):
+                reader, writer = await asyncio.open_connection(at.hostname, at.port or 80)
+                try:
+                    said = await reader.read(200)
+                finally:
+                    writer.close()
+        except (TimeoutError, OSError):
+            return ""
+        return "" if said.startswith(b"HTTP/") else " ".join(said.decode(errors="replace").split())
 
     async def takes_work(self, timeout_seconds: float | None = None) -> bool:
         """Whether a server wants new rows: `/ready` (0.5.21 on) says no while it drains, is paused or unwell.
@@ -222,13 +248,13 @@ class ServerClient:
         rid = rid or uuid.uuid4().hex
         data = build_payload(request, sampling, rid, vocab_size, self.version)
         most_bytes = INFO_BYTES + REPLY_BYTES_PER_ID * request.max_new_tokens
-        begun = time.monotonic()
+        begun = loop_seconds()
         try:
             status, body = await self._generations().post(data, most_bytes)
         except _TROUBLE as error:
             raise _no_reply(f"{self.url}/generate", error) from error
         self.check_allowed("/generate", status, body)
-        sent = Sent(self.url, self.version, rid, time.monotonic() - begun, time.time())
+        sent = Sent(self.url, self.version, rid, loop_seconds() - begun, time.time())
         return read_reply(request, status, body, sent)
 
     def _generations(self) -> Exchange:

@@ -49,6 +49,7 @@ class Patience:
         alarm_seconds: least time between two fresh probes for replies with broken ids.
         settled_seconds: open for so long, a server that goes away had been back although it completed no row.
         breaker_failures: failed attempts in a row before a server must pass a fresh probe.
+        watchdog_seconds: between two looks whether rows wait that nothing would wake.
     """
 
     poll_seconds: float = 1.0
@@ -66,6 +67,7 @@ class Patience:
     alarm_seconds: float = 60.0
     settled_seconds: float = 300.0
     breaker_failures: int = 8
+    watchdog_seconds: float = 5.0
 
     def backoff(self, times: int) -> float:
         """Return the pause after `times` earlier failures, with up to a fifth of jitter."""

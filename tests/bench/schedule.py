@@ -89,30 +89,33 @@ def one_server(slots: int, per_slot: int, rounds: int, median: float) -> list[di
     load = long_tail(slots, median)
     times = times_of(load, rows)
     bound, best = max(sum(times) / slots, max(times)), greedy(times, [1.0] * slots)
-    untold = attrs.evolve(load, told=0)
+    untold, overtold = attrs.evolve(load, told=0), attrs.evolve(load, told=4096)
     clients = {
         "rawseq, window from the server": lambda url: _ours([url], load, rows, None),
         "rawseq, window begins at half": lambda url: _ours([url], load, rows, slots // 2),
         "rawseq, server does not tell": lambda url: _ours([url], untold, rows, None),
+        "rawseq, server tells 4,096": lambda url: _ours([url], overtold, rows, None),
         "bare pool (knows the slots)": lambda url: _rival("bare", url, load, rows),
         "barrier per window": lambda url: _rival("barrier", url, load, rows),
         "barrier per 4 windows": lambda url: _rival("barrier4", url, load, rows),
     }
-    made: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
+    made: dict[str, list[tuple[float, float, int]]] = {name: [] for name in clients}
     for number in range(rounds):
         for name, client in clients.items():
             print(f"round {number + 1}/{rounds}: {name}", file=sys.stderr, flush=True)
-            with stub(untold if "does not tell" in name else load) as url:
+            tells = untold if "does not tell" in name else overtold if "4,096" in name else load
+            with stub(tells) as url:
                 seconds = uvloop.run(client(url))
                 after = counters(url)
             busy = after["busy_seconds"] / (slots * seconds)
-            made[name].append((seconds, busy))
+            made[name].append((seconds, busy, after["most_waiting"]))
     return [
         {
             "client": name,
-            "over_bound": statistics.median(s for s, _ in runs) / bound,
-            "over_greedy": statistics.median(s for s, _ in runs) / best,
-            "busy_share": statistics.median(b for _, b in runs),
+            "over_bound": statistics.median(s for s, _, _ in runs) / bound,
+            "over_greedy": statistics.median(s for s, _, _ in runs) / best,
+            "busy_share": statistics.median(b for _, b, _ in runs),
+            "most_waiting": statistics.median(w for _, _, w in runs),
         }
         for name, runs in made.items()
     ]
@@ -153,6 +156,7 @@ def shown(result: dict[str, Any]) -> str:
             f"**{line['over_bound']:.3f}**",
             f"{line['over_greedy']:.3f}",
             f"{line['busy_share']:.3f}",
+            f"{line.get('most_waiting', '-')}",
         ]
         for line in result["one_server"]
     ]
@@ -163,7 +167,7 @@ def shown(result: dict[str, Any]) -> str:
         ["slots busy on the slow one", f"{two['busy_share_slow']:.3f}"],
         ["rows on the fast over rows on the slow one", f"{two['rows_fast_over_slow']:.2f}"],
     ]
-    head = ["client", "makespan / bound", "makespan / greedy", "busy share of slots"]
+    head = ["client", "makespan / bound", "makespan / greedy", "busy share of slots", "most rows waiting"]
     return table(head, lines) + "\n\n" + table([f"two servers, {two['times_slower']}:1", "value"], speeds)
 
 

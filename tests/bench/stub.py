@@ -89,7 +89,7 @@ class Engine:
 
     def begin(self) -> None:
         """Count from now on: what was asked before a run, a probe say, is no part of it."""
-        self.requests = self.most_running = 0
+        self.requests = self.most_running = self.most_waiting = 0
         self.busy_seconds = self.filled_busy = self.first = self.last_start = 0.0
         self._changed = time.monotonic()
 
@@ -111,6 +111,7 @@ class Engine:
             self._start(connection, answer, seconds)
         else:
             self.waiting.append((connection, answer, seconds))
+            self.most_waiting = max(self.most_waiting, len(self.waiting))
 
     def _start(self, connection: "Connection", answer: bytes, seconds: float) -> None:
         now = self._count()
@@ -140,6 +141,7 @@ class Engine:
             "requests": self.requests,
             "connections": self.connections,
             "most_running": self.most_running,
+            "most_waiting": self.most_waiting,
             "busy_seconds": self.busy_seconds,
             "filled_seconds": self.last_start - self.first,
             "filled_busy": self.filled_busy,
@@ -154,7 +156,7 @@ class Engine:
                 "dp_rank": 0,
                 "num_running_reqs": self.running,
                 "num_waiting_reqs": len(self.waiting),
-                "max_running_requests": self.load.slots,
+                "max_running_requests": self.load.told or self.load.slots,
                 "token_usage": 0.1,
             }
             return {"version": "0.5.23", "loads": [rank]}

@@ -42,7 +42,6 @@ class Scripted:
             "max_total_num_tokens": 4096,
             "api_key": "sk-secret",
             "launch_command": "--model-path /models/tiny --api-key sk-secret",
-            "internal_states": [{"effective_max_running_requests_per_dp": 4}],
             "version": "0.5.23",
         }
         self.weights = "default"
@@ -54,6 +53,8 @@ class Scripted:
         """Rows that it says it runs at once; any more of them wait. None: it says that none ever waits."""
         self.waiting_seen: list[int] = []
         """How many rows waited, look by look."""
+        self.told = 4
+        """Rows that it says it could run at once."""
         self.tells_loads = True
         self.seen: list[dict[str, Any]] = []
         self.requests: list[web.Request] = []
@@ -118,7 +119,8 @@ class Scripted:
         return web.Response(status=self.health)
 
     async def _info(self, request: web.Request) -> web.Response:
-        return web.json_response(self.info | {"weight_version": self.weights})
+        state = {"effective_max_running_requests_per_dp": self.told}
+        return web.json_response({"internal_states": [state]} | self.info | {"weight_version": self.weights})
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "tiny", "max_model_len": 512}]})
@@ -133,7 +135,7 @@ class Scripted:
             "dp_rank": 0,
             "num_running_reqs": running,
             "num_waiting_reqs": self.running - running,
-            "max_running_requests": 4,
+            "max_running_requests": self.told,
             "token_usage": 0.1,
         }
         return web.json_response({"version": "0.5.23", "loads": [rank]})
@@ -220,6 +222,7 @@ QUICK = Patience(
     backoff_most_seconds=0.1,
     deadline_floor_seconds=2.0,
     busy_seconds=30.0,
+    watchdog_seconds=0.25,
 )
 """Short where a test waits for it to pass, long where a busy machine must not reach it."""
 

@@ -1,11 +1,11 @@
 """Whether a server works for somebody: asked before it is stopped."""
 
 import asyncio
-import time
 from typing import Final
 
 from tasks.errors import ServerError, SurroundingsError
 from tasks.sglang.client import ServerClient
+from tasks.sglang.clock import loop_seconds
 
 IDLE_LOOKS: Final = 2
 """So many looks in a row must show no work before a server counts as idle."""
@@ -21,7 +21,7 @@ async def wait_idle(client: ServerClient, seconds: float, *, busy_too: bool = Fa
     Raises:
         BusyError: after `seconds` it still works for somebody or does not say, and not `busy_too`.
     """
-    deadline, looks = time.monotonic() + seconds, 0
+    deadline, looks = loop_seconds() + seconds, 0
     while True:
         try:
             loads = await client.loads()
@@ -34,7 +34,7 @@ async def wait_idle(client: ServerClient, seconds: float, *, busy_too: bool = Fa
             seen = f"it serves others ({loads.running} running, {loads.waiting} waiting)"
         if looks >= IDLE_LOOKS:
             return
-        if time.monotonic() >= deadline and not looks:
+        if loop_seconds() >= deadline and not looks:
             if busy_too:
                 return
             raise BusyError(f"{client.url}: {seen} after {seconds:.0f} s: not restarted under them")

@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import tempfile
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import psutil
 from tasks.errors import SurroundingsError, UnfaithfulError
 from tasks.job.spec import ServersSpec
 from tasks.sglang.client import ServerClient
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.gates import unwanted
 from tasks.sglang.info import ServerInfo, redact
 from tasks.sglang.restart.idle import wait_idle
@@ -153,7 +153,7 @@ async def stop_and_start(
     """
 
     async def both() -> Started:
-        log, begun = _log_of(server, log_dir), time.monotonic()
+        log, begun = _log_of(server, log_dir), loop_seconds()
         check_start(server, argv)
         with open_log(server, log) as out:  # before the stop: what fails after it leaves the server dead
             await stop_server(server, drain_seconds)
@@ -178,8 +178,8 @@ async def wait_started(client: ServerClient, started: Started, ready_seconds: fl
         SurroundingsError: it ended, or was not ready in time; carries the end of its log.
     """
     server, child = started.before, started.child
-    deadline, seen = time.monotonic() + ready_seconds, "nothing"
-    while time.monotonic() < deadline:
+    deadline, seen = loop_seconds() + ready_seconds, "nothing"
+    while loop_seconds() < deadline:
         if child.poll() is not None:
             raise SurroundingsError(
                 f"{server.url}: the restarted server ended with status {child.returncode}:\n"
@@ -188,7 +188,7 @@ async def wait_started(client: ServerClient, started: Started, ready_seconds: fl
         state, seen = await client.health(timeout_seconds=min(30.0, ready_seconds))
         if state == "ready":
             child.returncode = 0  # it outlives us on purpose: Popen must not warn that it still runs
-            seconds, created = time.monotonic() - started.begun, psutil.Process(child.pid).create_time()
+            seconds, created = loop_seconds() - started.begun, psutil.Process(child.pid).create_time()
             now = attrs.evolve(server, pid=child.pid, created=created, argv=started.argv)
             return Restarted(server.url, server.command, now.command, seconds, (), now, started.log)
         await asyncio.sleep(0.25)
@@ -238,14 +238,14 @@ async def restart_lock(url: str, seconds: float) -> AsyncIterator[None]:
     """Hold this host's lock for one server; the kernel drops it when its holder dies."""
     name = "".join(c if c.isalnum() else "-" for c in url.partition("://")[2])
     path = Path(tempfile.gettempdir()) / f"rawseq-restart-{os.getuid()}-{name}.lock"
-    deadline = time.monotonic() + seconds
+    deadline = loop_seconds() + seconds
     with path.open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if loop_seconds() > deadline:
                     raise SurroundingsError(
                         f"{url}: another run is restarting it for {seconds:.0f} s"
                     ) from None

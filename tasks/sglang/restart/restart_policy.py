@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
 from tasks.job.spec import ServersSpec
 from tasks.sglang.client import ServerClient
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.gates import REASONING_PARSER, TOOL_CALL_PARSER, unwanted
 from tasks.sglang.info import ServerInfo
 from tasks.sglang.outcomes import AttemptError
@@ -63,7 +63,7 @@ async def _evidence(client: ServerClient, settings: FleetSettings, info: ServerI
 async def _by_command(
     client: ServerClient, settings: FleetSettings, info: ServerInfo, still_ours: Check, say: Say
 ) -> Restarted | None:
-    spec, begun = settings.servers, time.monotonic()
+    spec, begun = settings.servers, loop_seconds()
     limit = spec.ready_timeout_seconds
     async with restart_lock(client.url, limit):
         flags = unwanted(await client.info(), spec)
@@ -77,7 +77,7 @@ async def _by_command(
                 done.append(await _run(client.url, template, limit, settings.log_dir, say))
         await _until_parser_off(client, spec)
     before = f"{info.launch_command or client.url}"
-    return Restarted(client.url, before, "; ".join(done), time.monotonic() - begun, flags)
+    return Restarted(client.url, before, "; ".join(done), loop_seconds() - begun, flags)
 
 
 async def _run(url: str, template: str, timeout_seconds: float, log_dir: Path | None, say: Say) -> str:
@@ -138,8 +138,8 @@ def _told(log: Path, begun: int) -> str:
 async def _until_parser_off(client: ServerClient, spec: ServersSpec) -> None:
     """Wait until the server is ready without what is forbidden; the old one may still answer at first."""
     limit = spec.ready_timeout_seconds
-    deadline, seen = time.monotonic() + limit, ""
-    while time.monotonic() < deadline:
+    deadline, seen = loop_seconds() + limit, ""
+    while loop_seconds() < deadline:
         state, seen = await client.health(timeout_seconds=25.0)
         if state == "ready":
             try:

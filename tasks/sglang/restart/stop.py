@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Sequence
 from typing import Final
 
 import psutil
 
 from tasks.errors import SurroundingsError
+from tasks.sglang.clock import loop_seconds
 from tasks.sglang.restart.listener import listeners_of
 from tasks.sglang.restart.process import ServerProcess
 
@@ -35,9 +35,9 @@ async def stop_server(server: ServerProcess, drain_seconds: float) -> None:
         raise SurroundingsError(
             f"{server.url}: processes {left} are still there {GONE_SECONDS:.0f} s after SIGKILL"
         )
-    deadline = time.monotonic() + GONE_SECONDS
+    deadline = loop_seconds() + GONE_SECONDS
     while taken := listeners_of(server.url):
-        if time.monotonic() > deadline:
+        if loop_seconds() > deadline:
             raise SurroundingsError(
                 f"{server.url}: {taken[0]} is still listening {GONE_SECONDS:.0f} s after the server stopped"
             )
@@ -96,9 +96,9 @@ def _alive(process: psutil.Process) -> bool:
 
 
 async def _gone(family: Sequence[psutil.Process], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+    deadline = loop_seconds() + seconds
     while any(_alive(process) for process in family):
-        if time.monotonic() > deadline:
+        if loop_seconds() > deadline:
             return False
         await asyncio.sleep(0.1)
     return True

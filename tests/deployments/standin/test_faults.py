@@ -91,12 +91,13 @@ async def test_cap_silently(call: Caller, sum_prompt: list[int]) -> None:
 
 async def test_other_identity(call: Caller, sum_prompt: list[int]) -> None:
     """The server claims another model and other weights."""
-    await call.switch(wrong_model="/other", weight_version="v2")
+    await call.switch(wrong_model="/other", weight_version="v2", told_slots="4096")
     model = (await call("GET", "/model_info")).body
     assert (model["model_path"], model["weight_version"]) == ("/other", "v2")
     assert (await call("GET", "/v1/models")).body["data"][0]["id"] == "/other"
     assert (await call.generate(sum_prompt))["meta_info"]["weight_version"] == "v2"
-    await call.switch(wrong_model=None, weight_version=None)
+    assert (await call("GET", "/v1/loads")).body["loads"][0]["max_running_requests"] == 4096
+    await call.switch(wrong_model=None, weight_version=None, told_slots=None)
     assert (await call("GET", "/model_info")).body["weight_version"] == "default"
 
 

@@ -65,6 +65,7 @@ def test_it_ends_near_the_slots_that_nobody_told(slots: int, sigma: float) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("first", [4, 40], ids=["from below", "from above"])
 async def test_a_server_that_tells_nothing_is_filled_and_not_overrun(first: int) -> None:
     """Sixteen slots, no loads: the window settles within a factor of two; with six left at twelve or fewer.

@@ -115,11 +115,12 @@ async def test_another_web_server_is_refused_at_once(status: int, body: str, hea
 
 
 async def test_what_speaks_no_http_is_refused_at_once() -> None:
-    """An SSH server's greeting: no HTTP, told with what came."""
+    """An SSH server's greeting: no HTTP, told with what came. It hangs up when it has read our first line."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         await writer.drain()
+        await reader.readline()
         writer.close()
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
