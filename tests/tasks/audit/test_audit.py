@@ -168,7 +168,7 @@ def test_clean_job_is_trainable(
     assert report.orphans == ()
     assert report.reason.startswith("trainable: ")
     value = orjson.loads(orjson.dumps(report.as_json()))
-    keys = "batches checks job_id notices orphans reason repair rows store trainable"
+    keys = "batches checks job_id notices orphans reason repair rows scored store trainable"
     assert sorted(value) == keys.split()
     assert value["rows"]["total"] == 25
 
