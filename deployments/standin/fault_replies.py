@@ -18,6 +18,7 @@ class Known:
     think_ids: tuple[int, ...]
     end_id: int
     vocabulary: int
+    limit: int  # most output ids of this request
 
 
 def _with_ids(item: Item, ids: list[int]) -> Item:
@@ -66,6 +67,13 @@ def _nan_stop(item: Item, _: str, known: Known) -> Item:
     return _with_meta(_with_ids(item, ids), finish_reason={"type": "stop", "matched": "NaN happened"})
 
 
+def _length_first(item: Item, _: str, known: Known) -> Item:
+    ids, finish = item["output_ids"], item["meta_info"]["finish_reason"]
+    if finish is None or finish.get("matched") != ids[-1] or len(ids) < known.limit:
+        return item
+    return _with_meta(item, finish_reason={"type": "length", "length": len(ids)})
+
+
 def _empty_ids(item: Item, _: str, __: Known) -> Item:
     return _with_ids(item, [])
 
@@ -96,6 +104,7 @@ REPLIES: dict[str, Callable[[Item, str, Known], Item]] = {
     "no_output_ids": _no_output_ids,
     "abort_200": _abort_200,
     "nan_stop": _nan_stop,
+    "length_first": _length_first,
     "empty_ids": _empty_ids,
     "big_id": _big_id,
     "wrong_prompt_tokens": _wrong_prompt_tokens,

@@ -35,6 +35,7 @@ FAULTS: dict[str, str] = {
     "no_output_ids": "the reply has text only, as in 0.4.x",
     "abort_200": "aborted|queue|unavailable: HTTP 200 with finish_reason abort",
     "nan_stop": "finish_reason is stop, matched `NaN happened`, the last id an end id",
+    "length_first": "an end id as the last allowed id has finish_reason length, as up to 0.5.16",
     "empty_ids": "output_ids is empty",
     "big_id": "one output id lies outside the vocabulary",
     "wrong_prompt_tokens": "meta_info.prompt_tokens is one less",

@@ -83,6 +83,7 @@ class Generate:
             self._think_ids,
             ends[0] if isinstance(ends, list) else ends,
             server.frame.vocabulary,
+            generation.stops.limit,
         )
         return spoiled(item, known, server.switches, server.counters)
 

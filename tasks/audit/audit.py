@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 import attrs
@@ -44,8 +45,8 @@ def audit_store(
         TokenizerError: the job's tokenizer cannot be loaded here.
         SurroundingsError: the store cannot be read.
     """
-    check, stale = _row_check(store)
-    report = audit(store, check, see)
+    check, earlier, stale = _row_checks(store)
+    report = audit(store, check, see, earlier)
     if stale:
         report = with_check(report, stale)
     if not sources:
@@ -111,16 +112,19 @@ def with_check(report: AuditReport, check: Check) -> AuditReport:
     return attrs.evolve(report, checks=(*report.checks, check))
 
 
-def _row_check(store: ObjectStore) -> tuple[RowCheck | None, Check | None]:
-    """Return the grammar as the audit takes it, or the check that says why there is none."""
+def _row_checks(store: ObjectStore) -> tuple[RowCheck | None, RowCheck | None, Check | None]:
+    """Return the grammar as the audit takes it, by the rules of today and of earlier versions.
+
+    Or, third, the check that says why there is none.
+    """
     try:
         grammar = grammar_of(store)
     except TokenizerError:
         raise
     except (DataError, JobError):
-        return None, None  # the audit itself finds what is wrong with job.json
+        return None, None, None  # the audit itself finds what is wrong with job.json
     except IdentityError as error:
         stale = Check("grammar")
         stale.problem("job.json", None, "the tokenizer that made the dataset", error)
-        return None, stale
-    return lambda inputs, outputs, rows: check_rows(grammar, inputs, outputs, rows), None
+        return None, None, stale
+    return partial(check_rows, grammar), partial(check_rows, grammar, earlier=True), None

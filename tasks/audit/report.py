@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from tasks.dataset.scored import Scored
 from tasks.store.commands import retry_command
 
 _PROBLEMS_SHOWN = 100
@@ -79,6 +80,7 @@ class AuditReport:
         orphans: keys that no receipt lists: harmless leftovers of lost races.
         lost: batches some file of which is missing or is not what its receipt says.
         notices: what a person should know though it makes no id wrong, one sentence each.
+        rescored: what a server was asked about; None: nothing.
     """
 
     job_id: str
@@ -90,6 +92,12 @@ class AuditReport:
     orphans: tuple[str, ...]
     lost: tuple[int, ...] = ()
     notices: tuple[str, ...] = ()
+    rescored: Scored | None = None
+
+    @property
+    def scored(self) -> Scored:
+        """How many of the accepted rows a server scored, and what is therefore not seen."""
+        return self.rescored or Scored(int(self.rows["accepted"]))
 
     @property
     def repair(self) -> str:
@@ -103,7 +111,7 @@ class AuditReport:
 
     @property
     def reason(self) -> str:
-        """One line: trainable or not, and why."""
+        """One line: trainable or not, why, and how far was looked: *trainable* covers no more."""
         wrong = [f"{check.name} ({check.failed})" for check in self.checks if check.failed]
         if wrong:
             first = next(check.problems[0] for check in self.checks if check.problems)
@@ -112,7 +120,8 @@ class AuditReport:
             return "not trainable: no accepted row is committed"
         planned, committed = self.batches["planned"], self.batches["committed"]
         part = "all" if planned == committed else f"{committed} of {planned}"
-        return f"trainable: {self.rows['accepted']} rows of {part} batches pass {len(self.checks)} checks"
+        passed = f"{self.rows['accepted']} rows of {part} batches pass {len(self.checks)} checks"
+        return f"trainable: {passed}; {self.scored.sentence()}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the verb's JSON object."""
@@ -133,6 +142,7 @@ class AuditReport:
             ],
             "batches": dict(self.batches),
             "rows": dict(self.rows),
+            "scored": self.scored.as_json(),
             "orphans": list(self.orphans),
             "repair": self.repair,
             "notices": list(self.notices),

@@ -1,6 +1,6 @@
 """The audit: everything that the ledger claims, read back and checked, a few batches in memory."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -11,6 +11,7 @@ from tasks.audit import checks as audit_rows
 from tasks.audit.checks import BatchRows
 from tasks.audit.files import Fetched, decode_files, fetch_files
 from tasks.audit.report import AuditReport, Check
+from tasks.dataset.shard import ShardRows
 from tasks.errors import DataError
 from tasks.job.spec import JobSpec
 from tasks.ledger.batch import Batch
@@ -43,7 +44,10 @@ _NAMES = (
 
 
 def audit(
-    store: ObjectStore, check: RowCheck | None = None, see: Callable[[BatchRows], None] | None = None
+    store: ObjectStore,
+    check: RowCheck | None = None,
+    see: Callable[[BatchRows], None] | None = None,
+    earlier: RowCheck | None = None,
 ) -> AuditReport:
     """Check a job's prefix: receipts, files, digests, schemas, counts, plan, row ids, values, grammar.
 
@@ -51,19 +55,26 @@ def audit(
         store: the job's own prefix.
         check: the grammar of the job's tokenizer; None leaves that check out.
         see: takes the rows of each committed batch whose files are whole, in batch order, once.
+        earlier: the same grammar by the rules of earlier versions: a verdict that these gave is no problem,
+            only told.
 
     Raises:
         SurroundingsError: the store cannot be read. What is wrong with the data is reported, never raised.
     """
-    return _Audit(store, check, see).run()
+    return _Audit(store, check, see, earlier).run()
 
 
 class _Audit:
     def __init__(
-        self, store: ObjectStore, row_check: RowCheck | None, see: Callable[[BatchRows], None] | None
+        self,
+        store: ObjectStore,
+        row_check: RowCheck | None,
+        see: Callable[[BatchRows], None] | None,
+        earlier: RowCheck | None,
     ) -> None:
         self._store = store
-        self._row_check = row_check
+        self._row_check, self._earlier = row_check, earlier
+        self._outdated: Counter[tuple[str, str]] = Counter()
         self._see = see
         self._lost: list[int] = []
         self._checks = {name: Check(name) for name in _NAMES}
@@ -94,6 +105,10 @@ class _Audit:
             batches={"planned": len(plan.batches), "committed": totals.batches},
             orphans=tuple(self._orphans()),
             lost=tuple(self._lost),
+            notices=tuple(
+                f"grammar: {count} rows are stored as {stored}, by a rule of an earlier version; today: {now}"
+                for (stored, now), count in sorted(self._outdated.items())
+            ),
         )
 
     def _read_plan(self) -> Plan:
@@ -218,9 +233,24 @@ class _Audit:
                 self._seen.add(hash(row_id))
             checks["unique"].checked += len(part)
             if self._row_check is not None:
-                completions = audit_rows.completions_of(part, rows.provenance)
-                verdicts = self._row_check(*audit_rows.inputs_outputs(part), completions)
-                audit_rows.check_grammar(checks["grammar"], key, part, verdicts)
+                audit_rows.check_grammar(checks["grammar"], key, part, self._verdicts(rows, part))
+
+    def _verdicts(self, rows: BatchRows, part: ShardRows) -> Sequence[Verdict]:
+        """Return the verdicts of today, of rows that an earlier rule judged otherwise those of that rule."""
+        assert self._row_check is not None
+        completions = audit_rows.completions_of(part, rows.provenance)
+        inputs, outputs = audit_rows.inputs_outputs(part)
+        verdicts = list(self._row_check(inputs, outputs, completions))
+        other = [row for row, verdict in enumerate(verdicts) if str(verdict.code) != part.verdicts[row]]
+        if other and self._earlier is not None:
+            some = [completions[row] for row in other]
+            for row, was in zip(
+                other, self._earlier(inputs.take(other), outputs.take(other), some), strict=True
+            ):
+                if str(was.code) == part.verdicts[row]:
+                    self._outdated[str(was.code), str(verdicts[row].code)] += 1
+                    verdicts[row] = was
+        return verdicts
 
     def _check_unique(self) -> None:
         suspects = self._seen.repeated()

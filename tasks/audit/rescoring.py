@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
 
 from tasks.audit.likelihood import TOLERANCE, TOP, at_temperature, not_drawable, off_kept, outlying, surprise
 from tasks.audit.report import AuditReport, Check
 from tasks.audit.sample import SampledRow
 from tasks.audit.scorer import score_row
+from tasks.dataset.scored import Scored
 from tasks.dataset.stored import job_of, job_record
 from tasks.errors import JobError, RowError, SurroundingsError, UnfaithfulError
 from tasks.fleet.ensure import wait_ready
@@ -52,8 +55,16 @@ class Rescore:
     tolerance: float = TOLERANCE
 
 
-async def rescore(store: ObjectStore, rows: Sequence[SampledRow], ask: Rescore) -> tuple[Check, str]:
-    """Send the rows to the server and judge them; return the check and one sentence on what was done.
+async def rescore(
+    store: ObjectStore, rows: Sequence[SampledRow], ask: Rescore, of: int
+) -> tuple[Check, str, Scored]:
+    """Send the rows to the server and judge them; return the check, what was done, how far was looked.
+
+    Args:
+        store: the job's own prefix.
+        rows: the sample.
+        ask: which server, and how.
+        of: accepted rows of the dataset.
 
     Raises:
         JobError: more than one server, or its API key is not set here.
@@ -75,21 +86,24 @@ async def rescore(store: ObjectStore, rows: Sequence[SampledRow], ask: Rescore) 
         scored, unfit = await _score_all(client, rows, size, check)
     mixes = read_mix(job.sampling.mix)
     drawn = [sampling_of(mixes, record["resolved"]["sampling"], row.mix) for row, _ in scored]
-    compared = judge(check, scored, drawn, size, ask.tolerance)
-    told = f"{len(scored)} rows on {client.url}, {compared} of them held to kept logprobs"
+    judge(check, scored, drawn, size, ask.tolerance)
+    looked = looked_at([row for row, _ in scored], drawn, of)
+    told = f"{len(scored)} rows on {client.url}, {looked.held} of them held to kept logprobs"
     if unfit:
         told += f"; {unfit} longer than that server takes"
     if not same_model(job.model.tokenizer, served := info.tokenizer_path or info.model_path):
         told += f"; it serves {served or 'an untold model'}, the rows are of {job.model.tokenizer}"
-    return check, f"rescored: {told}"
+    return check, f"rescored: {told}", looked
 
 
 async def rescored(
     report: AuditReport, store: ObjectStore, sample: Sequence[SampledRow], ask: Rescore
 ) -> AuditReport:
     """Return the report with the check `rescored`; raises as `rescore`."""
-    check, told = await rescore(store, sample, ask)
-    return attrs.evolve(report, checks=(*report.checks, check), notices=(*report.notices, told))
+    check, told, looked = await rescore(store, sample, ask, int(report.rows["accepted"]))
+    return attrs.evolve(
+        report, checks=(*report.checks, check), notices=(*report.notices, told), rescored=looked
+    )
 
 
 async def _score_all(
@@ -132,14 +146,41 @@ async def _score(client: ServerClient, row: SampledRow, size: int) -> Scores:
     raise SurroundingsError(f"{client.url}: {row.row_id} could not be re-scored: {last}")
 
 
+def looked_at(rows: Sequence[SampledRow], drawn: Sequence[dict[str, Any]], of: int) -> Scored:
+    """Return how far scored rows were looked at: exactly, or only as far as their sampling allows.
+
+    Args:
+        rows: that were scored.
+        drawn: per row, how it was sampled.
+        of: accepted rows of the dataset.
+    """
+    held, loose = 0, []
+    for row, sampling in zip(rows, drawn, strict=True):
+        if _kept(row, sampling) is not None:
+            held += 1
+        elif (temperature := float(sampling["temperature"])) > 0 or _penalised(sampling):
+            loose.append(temperature)
+    return Scored(of, len(rows), held, len(loose), tuple(sorted(set(loose))))
+
+
+def _penalised(sampling: dict[str, Any]) -> bool:
+    """Whether a repetition penalty stands between the raw log probabilities and those of the draw."""
+    return bool(sampling.get("repetition_penalty", 1.0) != 1.0)
+
+
+def _kept(row: SampledRow, sampling: dict[str, Any]) -> NDArray[np.float64] | None:
+    """Return the kept log probabilities that a row can be held to, None where it has none."""
+    return None if _penalised(sampling) else row.kept
+
+
 def judge(
     check: Check,
     scored: Sequence[tuple[SampledRow, Scores]],
     drawn: Sequence[dict[str, Any]],
     size: int,
     tolerance: float = TOLERANCE,
-) -> int:
-    """Ask the three questions of every row; return how many were held to kept log probabilities.
+) -> None:
+    """Ask the three questions of every row.
 
     Args:
         check: takes the problems.
@@ -157,12 +198,9 @@ def judge(
     )
     if -1 in less:
         check.problem("shards/", None, "rows as likely as the model leads to expect", less[-1])
-    compared = 0
     for place, (row, scores) in enumerate(scored):
         sampling = drawn[place]
-        kept = row.kept if sampling.get("repetition_penalty", 1.0) == 1.0 else None
-        if kept is not None:
-            compared += 1
+        if (kept := _kept(row, sampling)) is not None:
             bounds = at_temperature(scores.values, scores.best, float(sampling["temperature"]), size)
             wrong = off_kept(kept, scores.values, bounds, tolerance)
             expected = f"{row.row_id}: log probabilities of its generation within {tolerance} nats"
@@ -171,4 +209,3 @@ def judge(
         check.expect(not wrong, row.key, f"{row.row_id}: ids that its sampling can draw", wrong, row.row)
         wrong = less.get(place, "")
         check.expect(not wrong, row.key, f"{row.row_id}: as likely as the other rows are", wrong, row.row)
-    return compared

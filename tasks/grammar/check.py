@@ -25,7 +25,12 @@ _segment = partial(tuple.__new__, Segment)
 
 
 def check_rows(
-    grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: Sequence[Completion]
+    grammar: Grammar,
+    inputs: Ragged,
+    outputs: Ragged,
+    completions: Sequence[Completion],
+    *,
+    earlier: bool = False,
 ) -> tuple[Verdict, ...]:
     """Return one verdict per row: integrity faults, then prompt echo, then what the grammar says, then loops.
 
@@ -35,13 +40,15 @@ def check_rows(
         outputs: output ids per row, as they came.
         completions: finish reason, matched stop and the server's counts per row: `facts` may hold
             `completion_tokens`, `prompt_tokens` and the server's own `finish_reason` object.
+        earlier: judge as version 0.1 up to commit f70c062 did, for the audit of what it stored: an end id
+            that a server calls `length` was `end_missing`, and a loop had at least 160 ids.
 
     Raises:
         ValueError: when the three differ in length.
     """
     if not len(inputs) == len(outputs) == len(completions):
         raise ValueError(f"{len(completions)} completions, {len(inputs)} prompts and {len(outputs)} outputs")
-    judge = _Judge(grammar, inputs, outputs, completions)
+    judge = _Judge(grammar, inputs, outputs, completions, earlier)
     verdicts = {row: verdict for row in range(len(completions)) if (verdict := judge.unread(row)) is not None}
     for rows in judge.shapes(verdicts):
         verdicts.update(judge.read(rows))
@@ -59,13 +66,19 @@ class _Judge:
     """Gives the verdicts of one batch."""
 
     def __init__(
-        self, grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: Sequence[Completion]
+        self,
+        grammar: Grammar,
+        inputs: Ragged,
+        outputs: Ragged,
+        completions: Sequence[Completion],
+        earlier: bool,
     ) -> None:
         self._grammar = grammar
         self._prompts = inputs
         self._outputs = outputs
         self._completions = completions
-        self._scan = scan_batch(grammar, inputs, outputs, completions)
+        self._earlier = earlier
+        self._scan = scan_batch(grammar, inputs, outputs, completions, earlier=earlier)
         self._bases = inputs.lengths.tolist()
         self._sizes = outputs.lengths.tolist()
 
@@ -97,7 +110,8 @@ class _Judge:
         if foreign >= 0:
             got = int(self._outputs.row(row)[foreign])
             return Code.ID_OUT_OF_VOCABULARY, base + foreign, f"expected ids in [0, {size_limit}), got {got}"
-        return end_fault(self._grammar.end_ids, base + size - 1, self._scan.lasts[row], completion)
+        last = self._scan.lasts[row]
+        return end_fault(self._grammar.end_ids, base + size - 1, last, completion, earlier=self._earlier)
 
     def _no_tail(self, row: int) -> Fault:
         prompt, wanted = self._prompts.row(row), self._grammar.default.ids

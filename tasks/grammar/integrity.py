@@ -38,18 +38,28 @@ def reply_fault(base: int, size: int, completion: Completion) -> Fault | None:
     return None
 
 
-def end_fault(end_ids: Collection[int], at: int, last: int, completion: Completion) -> Fault | None:
+def end_fault(
+    end_ids: Collection[int], at: int, last: int, completion: Completion, *, earlier: bool = False
+) -> Fault | None:
     """Return the fault of a row whose end and finish reason disagree, None when they agree.
+
+    An end id as the last allowed id is `length` for SGLang up to 0.5.16 and `stop` from 0.5.18 on: either way
+    the row ended, and the ids that came are as many as were counted.
 
     Args:
         end_ids: ids that end a turn.
         at: offset of the output's last id in prompt + output.
         last: that id.
         completion: the reply.
+        earlier: as in `check_rows`.
     """
     ends = last in end_ids
     if completion.finish_reason == "length":
-        return (Code.END_MISSING, at, f"finish length, but the last id {last} ends a turn") if ends else None
+        return (
+            (Code.END_MISSING, at, f"finish length, but the last id {last} ends a turn")
+            if ends and earlier
+            else None
+        )
     matched = completion.matched_stop
     if matched is not None and matched != last:
         return Code.END_MISSING, at, f"the server matched {matched}, the last id is {last}"

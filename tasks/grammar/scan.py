@@ -23,6 +23,14 @@ LOOP_SPAN = {"length": 128, "stop": 512}
 Answers that stop by themselves may well hold a long ruler or a table of zeros, so they get more room.
 """
 
+WHOLE_IDS, WHOLE_REPEATS, WHOLE_HEAD = 16, 8, 8
+"""A cut answer is a loop at any length where nothing else is in it: one period, at least 8 times and over at
+least 16 ids, behind a head of at most one id in 8. Of 82,000 cuts at 16 to 159 ids of 958 prompts and answers
+that people wrote, those of one text are: U+0326 five hundred times."""
+
+ENDED_IDS = 32
+"""An answer that ended by itself and is one id so often is a loop: people do ask for ten zeros."""
+
 LONG_GAP = 16
 """More ids than this between two control ids are text without looking: models do not pad so far."""
 
@@ -60,8 +68,21 @@ class Scan:
     lasts: list[int]
 
 
-def scan_batch(grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: Sequence[Completion]) -> Scan:
-    """Look at a batch; see `Scan`."""
+def scan_batch(
+    grammar: Grammar,
+    inputs: Ragged,
+    outputs: Ragged,
+    completions: Sequence[Completion],
+    *,
+    earlier: bool = False,
+) -> Scan:
+    """Look at a batch; see `Scan`, and `check_rows` for `earlier`."""
+    lasts, finishes = _lasts(outputs), [completion.finish_reason for completion in completions]
+    if not earlier:
+        finishes = [
+            "stop" if last in grammar.end_ids else finish
+            for last, finish in zip(lasts, finishes, strict=True)
+        ]
     found = _outside(outputs.ids, *grammar.plain_run)
     ids = outputs.ids[found]
     known = (ids >= 0) & (ids < grammar.size)
@@ -80,8 +101,8 @@ def scan_batch(grammar: Grammar, inputs: Ragged, outputs: Ragged, completions: S
         prompt_foreign=_first(np.flatnonzero(inputs.ids.view(np.uint32) >= grammar.size), inputs),
         tails=_tails(grammar, inputs),
         echoes=_echoes(grammar, inputs, outputs),
-        loops=_loops(outputs, completions),
-        lasts=_lasts(outputs),
+        loops=_loops(outputs, finishes, short=not earlier),
+        lasts=lasts,
     )
 
 
@@ -163,24 +184,51 @@ def _echoes(grammar: Grammar, inputs: Ragged, outputs: Ragged) -> list[int]:
     return [int(count) for count in found]
 
 
-def _loops(outputs: Ragged, completions: Sequence[Completion]) -> list[int]:
-    found = [-1] * len(completions)
+def _loops(outputs: Ragged, finishes: Sequence[str], *, short: bool) -> list[int]:
+    """Return per row where the loop that ends it is first seen, -1 for none; `short` ones count, too."""
+    found = [-1] * len(finishes)
     lengths = outputs.lengths
     for finish, span in LOOP_SPAN.items():
         ended = int(finish == "stop")
-        long = np.flatnonzero(lengths >= span + LOOP_PERIOD + ended).tolist()
-        rows = [row for row in long if completions[row].finish_reason == finish]
-        if not rows:
-            continue
-        stops = outputs.offsets[1:][rows] - ended
-        for row, stop in zip(_periodic(outputs.ids, stops, span, rows), stops, strict=True):
+        least = WHOLE_IDS if short else span + LOOP_PERIOD + ended
+        rows = [row for row in np.flatnonzero(lengths >= least).tolist() if finishes[row] == finish]
+        long = [row for row in rows if lengths[row] >= span + LOOP_PERIOD + ended]
+        stops = outputs.offsets[1:][long] - ended
+        for row, stop in zip(_periodic(outputs.ids, stops, span, long), stops, strict=True):
             if row >= 0:
                 found[row] = int(stop) - span - int(outputs.offsets[row])
+        for row in rows if short else ():
+            if found[row] < 0:
+                ids = outputs.row(row)
+                found[row] = _one_id(ids[:-1]) if ended else _whole(ids)
     return found
+
+
+def _one_id(ids: Ids) -> int:
+    """Return 0 where a whole answer is one id over and over, -1 where not."""
+    same = ids.size >= ENDED_IDS and ids[0] == ids[-1] == ids[-2] and bool((ids == ids[-1]).all())
+    return 0 if same else -1
+
+
+def _whole(ids: Ids) -> int:
+    """Return where the loop begins that a whole cut answer is, but for a short head; -1 where it is none."""
+    if ids.size >= LOOP_SPAN["length"] + LOOP_PERIOD:
+        return -1  # its tail was looked at
+    tail = ids[-WHOLE_REPEATS:].tolist()
+    for period in range(1, ids.size // WHOLE_REPEATS + 1):
+        if ids[-WHOLE_REPEATS - period : ids.size - period].tolist() != tail:
+            continue
+        other = np.flatnonzero(ids[period:] != ids[:-period])
+        start = int(other[-1]) + 1 if other.size else 0
+        if start * WHOLE_HEAD <= ids.size and ids.size - start >= max(WHOLE_IDS, WHOLE_REPEATS * period):
+            return start
+    return -1
 
 
 def _periodic(ids: Ids, stops: NDArray[np.int64], span: int, rows: list[int]) -> list[int]:
     """Return per row its number if its last `span` ids repeat with a short period, -1 if not."""
+    if not rows:
+        return []
     last = ids[stops - 1]
     hits = np.zeros(len(rows), np.bool_)
     for period in range(1, LOOP_PERIOD + 1):

@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from tasks.dataset.scored import Scored
 from tasks.job.spec import SCHEMA_VERSION
 from tasks.ledger.receipt import Receipt
 from tasks.report.code_version import CodeVersion
@@ -37,6 +38,7 @@ def dataset_index(
         "problem": summary.problem,
         "batches": {"total": summary.batches_total, "committed": summary.batches_committed},
         "rows": dict(summary.rows),
+        "scored": Scored(int(summary.rows["accepted"])).as_json(),
         "tokens": dict(summary.tokens),
         "shards": [
             {"batch": batch, "generation": receipt.generation, **attrs.asdict(receipt.shard)}

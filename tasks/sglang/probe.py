@@ -35,7 +35,7 @@ EMPTY_TRIES: Final = 5
 """A server that answers without ids so many times in a row does so always."""
 
 END_ROOM: Final = 2
-"""Cap when the end is forced: SGLang 0.5.9 and before call an end on the last allowed id `length`."""
+"""Cap when the end is forced: SGLang 0.5.16 and before call an end on the last allowed id `length`."""
 
 
 @attrs.frozen(slots=True, eq=False)

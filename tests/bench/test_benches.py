@@ -1,11 +1,14 @@
 """Every bench runs, at a size that measures nothing."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from deployments.standin.launch import start_standin
 from tests.bench import __main__ as benches
 from tests.bench.schedule import greedy
 from tests.bench.sections import SECTIONS
@@ -53,6 +56,35 @@ def test_prefect_share_runs_at_tiny_size(rawseq_env: dict[str, str], prefect_api
     assert (figures["task_runs"], figures["task_runs_per_million_rows"]) == (13, 1_000_000)
     assert figures["client_ms_per_batch"] > 0
     assert 0 < figures["share_of_client_cpu"] < 1
+
+
+def test_logprobs_share_runs_by_itself(tmp_path: Path) -> None:
+    """It asks a server as often as it says, finds one value per id, and needs neither us nor our folder."""
+    standin = start_standin([], tmp_path / "standin.log")
+    try:
+        script = shutil.copy(ROOT / "tests" / "bench" / "logprobs_share.py", tmp_path)
+        command = [
+            sys.executable,
+            "-I",
+            script,
+            "--url",
+            standin.url,
+            "--requests=6",
+            "--ids=8",
+            "--rounds=2",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    finally:
+        standin.end()
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = json.loads(done.stdout)
+    assert figures["ratios"].keys() == {"0", "0.02", "0.1", "1"}
+    for found in figures["rounds"]:
+        assert [found[share]["asked"] for share in ("0", "1")] == [0, 6]
+        assert len({told["tokens"] for told in found.values()}) == 1
+        assert not any(told["not_one_value_per_id"] for told in found.values())
+    assert figures["ratios"]["0"] == [1.0, 1.0]
+    assert "| 0.02 |" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.audit.report import Check
-from tasks.audit.rescoring import judge
+from tasks.audit.rescoring import judge, looked_at
 from tasks.audit.sample import SampledRow
 from tasks.audit.scorer import score_row
 from tasks.rows.records import Request
@@ -50,8 +50,9 @@ async def flagged(client: ServerClient, rows: Sequence[SampledRow]) -> set[int |
         (row, await score_row(client, Request(row.row_id, row.ids, 1, seed=0), row.prompt_length, TOP, VOCAB))
         for row in rows
     ]
-    held = judge(check, scored, [SAMPLINGS[row.row] for row in rows], VOCAB, FLOAT32)
-    assert held == sum(row.kept is not None for row in rows)
+    drawn = [SAMPLINGS[row.row] for row in rows]
+    judge(check, scored, drawn, VOCAB, FLOAT32)
+    assert looked_at(rows, drawn, 9).held == sum(row.kept is not None for row in rows)
     return {problem.row for problem in check.problems}
 
 

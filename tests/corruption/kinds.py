@@ -284,11 +284,6 @@ def other_rows_output(row: Row) -> Completion | None:
     return row.arrived(row.other, counted=(row.prompt.size, row.other.size))
 
 
-def end_from_length(row: Row) -> Completion | None:
-    """A row said to be cut ends with an end id all the same (`ignore_eos`)."""
-    return row.arrived(row.output, finish="length")
-
-
 KINDS: dict[str, Kind] = {
     "drop closer": drop_closer,
     "drop a control id": drop_control,
@@ -318,5 +313,4 @@ KINDS: dict[str, Kind] = {
     "aborted": aborted,
     "empty": empty,
     "another row's output": other_rows_output,
-    "end id on length": end_from_length,
 }

@@ -149,7 +149,6 @@ UNDETECTABLE: list[tuple[str, str, Where, str]] = [
     ("strip end", "ids", anywhere, "without a finish reason this is a row cut by length"),
     ("cut but said to stop", "ids", anywhere, "without a finish reason this is a row cut by length"),
     ("aborted", "ids", anywhere, "without a finish reason this is a row cut by length"),
-    ("end id on length", "ids", anywhere, "without a finish reason this is a complete row"),
     ("NaN", "ids", anywhere, "only the server's reply says so"),
     ("strip all control ids", "ids", opener_is_given, "this is a row cut in its first segment"),
     ("drop a control id", "ids", anywhere, "where the end is dropped, this is a row cut by length"),

@@ -126,11 +126,13 @@ def test_human_text_in_a_correct_form_is_complete(
     assert codes == {"complete": len(rows)}
 
 
-def test_cut_rows_are_not_called_loops(load: Load) -> None:
-    """Human text cut by length is cut, not repetition."""
+@pytest.mark.parametrize("cap", [16, 40, 159, None], ids=str)
+def test_cut_rows_are_not_called_loops(load: Load, cap: int | None) -> None:
+    """Human text cut by length, wherever the cap falls, is cut, not repetition."""
     vocabulary, grammar = load("stand-in", True)
     prompt = render(vocabulary, [{"role": "user", "content": "Go on."}])
-    rows = [Completion("r", prompt, as_ids(encode_plain(vocabulary, text)), "length") for text in written()]
+    cuts = [as_ids(encode_plain(vocabulary, text)[:cap]) for text in written()]
+    rows = [Completion("r", prompt, ids, "length") for ids in cuts]
     codes = Counter(judged(grammar, rows))
     assert set(codes) <= {str(code) for code in CUT}
 

@@ -113,6 +113,17 @@ def test_a_clean_dataset_passes(made: Made, rescore: Rescore) -> None:
     assert 4 <= kept <= rows - 4
     assert (check["name"], check["checked"]) == ("rescored", 2 * rows + kept)
     assert answer["notices"] == [f"rescored: {rows} rows on {made.url}, {kept} of them held to kept logprobs"]
+    assert answer["reason"] == (
+        f"trainable: {rows} rows of all batches pass 11 checks; {rows} of {rows} rows scored, {kept} of them "
+        f"held to kept log probabilities, so not seen: at temperature 0.7, in the {rows - kept} without "
+        "kept log probabilities, an id exchanged for a likely one, a model much like the one that is asked"
+    )
+    assert answer["scored"] == {
+        "rows": rows,
+        "of": rows,
+        "held": kept,
+        "sentence": answer["reason"].partition("; ")[2],
+    }
 
 
 def content(row: dict[str, Any]) -> range:
@@ -228,6 +239,50 @@ def test_a_sample_holds_rows_of_both_kinds(made: Made, rescore: Rescore) -> None
     assert answers[0] == answers[1]
     assert answers[0]["notices"][0].startswith(f"rescored: 6 rows on {made.url}, ")
     assert 2 * 6 + 3 <= answers[0]["checks"][-1]["checked"] <= 3 * 6
+    scored, of = answers[0]["scored"], answers[0]["rows"]["accepted"]
+    assert (scored["rows"], scored["of"]) == (6, of)
+    assert answers[0]["reason"].endswith(f"; anything in the ids of the {of - 6} that were not scored")
+
+
+def likely(url: str, row: dict[str, Any]) -> tuple[int, int]:
+    """Return a place of a row's output and another id that the model is about as likely to draw there."""
+    body = {
+        "input_ids": row["input_ids"],
+        "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+        "return_logprob": True,
+        "logprob_start_len": row["prompt_length"] - 1,
+        "top_logprobs_num": 2,
+    }
+    request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode())
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        meta = json.loads(reply.read())["meta_info"]
+    best = meta["input_top_logprobs"][-(len(row["input_ids"]) - row["prompt_length"]) :]
+    closest = []
+    for place in content(row):
+        (one, first, _), (two, second, _) = best[place - row["prompt_length"]]
+        if row["input_ids"][place] == first and 300 < second < 2030:
+            closest.append((one - two, place, second))
+    _, place, other = min(closest)
+    return place, other
+
+
+def test_what_cannot_be_seen_is_not_called_good(made: Made, rescore: Rescore, tmp_path: Path) -> None:
+    """A likely id put into a row without kept log probabilities passes all checks: the line says it may."""
+    shutil.copytree(made.store, tmp_path / "copy")
+    store = opened(tmp_path / "copy")
+    tampering, known = Tampering(store), kept_rows(opened(made.store))
+    shard = pq.read_table(pa.BufferReader(store.get(tampering.file()))).to_pylist()
+    row = next(row for row in shard if row["row_id"] not in known and len(words(row)) >= 6)
+    place, other = likely(made.url, row)
+    plant(tampering, row["row_id"], lambda row: row["input_ids"].__setitem__(place, other))
+    status, answer = rescore(tmp_path / "copy")
+    assert (status, answer["trainable"]) == (0, True), answer["reason"]
+    loose = answer["rows"]["accepted"] - len(known)
+    unseen = (
+        f"so not seen: at temperature 0.7, in the {loose} without kept log probabilities, an id exchanged"
+    )
+    assert unseen in answer["reason"]
 
 
 def test_asking_for_logprobs_changes_no_id(made: Made, tmp_path: Path, rawseq_env: dict[str, str]) -> None:
@@ -284,6 +339,8 @@ def test_the_flow_says_the_same(made: Made, tmp_path: Path, template: Template, 
     ended = run_flow(template, tmp_path, made.store, made.url)
     assert ended["name"] == "Completed"
     assert ended["message"].startswith("trainable: ")
+    assert "rows scored, " in ended["message"]
+    assert "so not seen: " in ended["message"]
     shutil.copytree(made.store, tmp_path / "copy")
     store = opened(tmp_path / "copy")
     tampering = Tampering(store)

@@ -57,7 +57,8 @@ def verify(
     """Check every receipt, shard, sha256, grammar, count and row id of STORE.
 
     With --rescore a sample of the rows is prefilled with log probabilities, to see whether the model can have
-    made these ids. The last line says whether STORE can be trained on, and why not. Exit 0 trainable, 1 not.
+    made these ids. The last line says whether STORE can be trained on, why not, and how far was looked: how
+    many rows were scored of how many, and what is therefore not seen. Exit 0 trainable, 1 not.
     """
     ask = _rescore(how)
     sample = RowSample(ask.rows, ask.seed) if ask else None

@@ -83,6 +83,17 @@ async def test_refusing_faults(
     assert (await call.counters())["generations_started"] == before + 1
 
 
+async def test_length_first(call: Caller, sum_prompt: list[int]) -> None:
+    """At the cap an end id is `length`, as up to 0.5.16; before it, and without the switch, it is `stop`."""
+    told = []
+    for cap in (EXACT, EXACT + 1, EXACT):
+        body = await call.generate(sum_prompt, max_new_tokens=cap)
+        told.append((len(body["output_ids"]), body["output_ids"][-1], _reason(body)))
+        await call.switch(length_first=True)
+    stop, length = {"type": "stop", "matched": END}, {"type": "length", "length": EXACT}
+    assert told == [(EXACT, END, stop), (EXACT, END, stop), (EXACT, END, length)]
+
+
 async def test_cap_silently(call: Caller, sum_prompt: list[int]) -> None:
     """Fewer ids than asked for, and only the length says so."""
     await call.switch(cap_silently="4*1")

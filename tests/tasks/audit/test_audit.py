@@ -1,15 +1,17 @@
 """The audit finds every kind of tampering, also when digests and counts were made to fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 
 from tasks.audit.reread import audit
 from tasks.job.spec import StoreSpec
 from tasks.ledger.ledger import Ledger
+from tasks.rows.records import Completion, Ragged, Verdict
 from tasks.store.contract import ObjectStore, canonical
 from tasks.store.opening import open_store
 from tests.support.tampering import (
@@ -166,7 +168,7 @@ def test_clean_job_is_trainable(
     assert report.orphans == ()
     assert report.reason.startswith("trainable: ")
     value = orjson.loads(orjson.dumps(report.as_json()))
-    keys = "batches checks job_id notices orphans reason repair rows store trainable"
+    keys = "batches checks job_id notices orphans reason repair rows scored store trainable"
     assert sorted(value) == keys.split()
     assert value["rows"]["total"] == 25
 
@@ -207,3 +209,22 @@ def test_nothing_there(tmp_path: Path) -> None:
     report = audit(open_store(StoreSpec(uri=str(tmp_path))))
     assert not report.trainable
     assert "job (1)" in report.reason
+
+
+def test_a_verdict_of_an_earlier_rule_is_told_and_no_problem(finished: ObjectStore, kit: Any) -> None:
+    """What an earlier version stored by its rules stays good; what neither rule says is found as before."""
+
+    def today(inputs: Ragged, outputs: Ragged, completions: Sequence[Completion]) -> list[Verdict]:
+        verdicts = kit.row_check(inputs, outputs, completions)
+        return [attrs.evolve(verdict, code="complete", offset=-1) for verdict in verdicts]
+
+    rejected = audit(finished, kit.row_check).rows["by_verdict"]["repetition"]
+    assert not audit(finished, today).trainable
+    report = audit(finished, today, earlier=kit.row_check)
+    assert report.trainable, report.reason
+    told = (
+        f"grammar: {rejected} rows are stored as repetition, by a rule of an earlier version; today: complete"
+    )
+    assert report.notices == (told,)
+    Tampering(finished).forge(lambda rows: rows[0].update(verdict="complete_tools"))
+    assert "grammar" in audit(finished, today, earlier=kit.row_check).reason

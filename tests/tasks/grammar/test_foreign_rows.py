@@ -59,7 +59,8 @@ def test_given_facts_are_held_against_the_row(load: Load) -> None:
     for extra, code in (
         ({"completion_tokens": 3}, "count_mismatch"),
         ({"prompt_tokens": 3}, "prompt_mismatch"),
-        ({"finish_reason": "length"}, "end_missing"),
+        ({"finish_reason": "length"}, "complete"),  # an end id as the last allowed id
+        ({"finish_reason": "stop", "output_ids": output[:-1]}, "end_missing"),
         ({"prompt_ids": [grammar.size, *prompt]}, "id_out_of_vocabulary"),
     ):
         assert check_row(grammar, foreign_completion(grammar, "f:1", row | extra)).code == code

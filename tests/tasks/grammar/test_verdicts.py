@@ -75,3 +75,17 @@ def test_codes_that_no_text_of_this_family_gives(load: Load) -> None:
     output = np.array(vocabulary.dialect.encode("b<|im_end|>"), np.int32)
     verdict = check_row(grammar, Completion("r", prompt, output, "stop"))
     assert (verdict.code, verdict.offset) == ("opener_missing", prompt.size)
+
+
+@pytest.mark.parametrize("code", ["complete", "complete_tools"])
+def test_an_end_id_as_the_last_allowed_id_ends_the_row(code: str, load: Load) -> None:
+    """SGLang up to 0.5.16 says `length` there, later ones `stop`: the ids are the same, so is the verdict."""
+    vocabulary, grammar = load("kimi-tiny", True)
+    prompt = render(vocabulary, [{"role": "user", "content": "Well?"}])
+    output = np.array(vocabulary.dialect.encode(ROWS[Code(code)][0]), np.int32)
+    told = {"completion_tokens": output.size, "finish_reason": {"type": "length", "length": output.size}}
+    verdicts = [
+        check_row(grammar, Completion("r", prompt, output, finish, matched, facts=facts))
+        for finish, matched, facts in (("stop", int(output[-1]), {}), ("length", None, told))
+    ]
+    assert [(v.code, v.offset, v.segments) for v in verdicts] == [(code, -1, verdicts[0].segments)] * 2

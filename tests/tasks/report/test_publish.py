@@ -1,5 +1,6 @@
 """Index, card and page of a dataset say what lies in its files, load nothing and run nothing."""
 
+import html
 import html.parser
 import json
 import shutil
@@ -77,6 +78,17 @@ def test_the_card_loads_accepted_rows_once(made: Made, tmp_path: Path) -> None:
     assert len(rows) == 9
     assert len(set(rows["row_id"])) == 9
     assert "1 of 9 outputs" in made.text("README.md")
+
+
+def test_page_card_and_index_say_that_no_model_was_asked(made: Made) -> None:
+    """In the words of `verify`; and nothing that publishing did not read is called whole or trainable."""
+    index = json.loads(made.text("dataset.json"))
+    assert (index["scored"]["rows"], index["scored"]["of"]) == (0, 9)
+    for key in ("README.md", "report.html"):
+        text = html.unescape(" ".join(made.text(key).split()))
+        assert f"Every row was checked when it was made; {index['scored']['sentence']}." in text
+        assert "whole and can be trained on" not in text
+        assert "trainable" not in text
 
 
 class Page(html.parser.HTMLParser):

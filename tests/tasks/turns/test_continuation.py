@@ -120,3 +120,23 @@ def test_a_wrong_count_in_any_round_is_seen(load: Load) -> None:
     assert check_row(grammar, merge_rounds(before, after)).code == "complete"
     after.facts["prompt_tokens"] -= 1
     assert check_row(grammar, merge_rounds(before, after)).code == "count_mismatch"
+
+
+def test_a_row_whose_end_is_its_last_allowed_id_is_not_continued(load: Load) -> None:
+    """It is complete, though SGLang up to 0.5.16 says `length`: nothing is put behind its end."""
+    vocabulary, grammar = load("stand-in", True)
+    resolved = resolve_sampling(SamplingSpec(max_new_tokens=50), vocabulary, grammar)
+    record = Record((user("a"), user("b")))
+    turns = Talk(plan_conversations([record], "each", 1), vocabulary, grammar, resolved, LIMITS, rounds=4)
+    request = turns.open({})[0][0]
+    whole = vocabulary.dialect.encode(answer(grammar))
+    row = turns.settle(served(request, whole, "length"))
+    assert isinstance(row, Completion)
+    assert row.output_ids.tolist() == whole
+    assert check_row(grammar, row).code == "complete"
+    assert turns.follow(row)[0] is not None
+    cut = turns.settle(served(request, whole[:5], "length"))
+    assert isinstance(cut, Request)
+    merged = turns.settle(served(cut, whole[5:], "length"))
+    assert isinstance(merged, Completion)
+    assert (merged.output_ids.tolist(), check_row(grammar, merged).code) == (whole, "complete")
