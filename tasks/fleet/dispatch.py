@@ -31,7 +31,6 @@ class DispatchStats:
         in_flight: rows on their way.
         ready: rows waiting for a slot.
         outcomes: failed attempts by how they failed.
-        seconds: since it was opened.
         servers: each server's state, JSON-able.
     """
 
@@ -42,7 +41,6 @@ class DispatchStats:
     in_flight: int
     ready: int
     outcomes: dict[str, int]
-    seconds: float
     servers: tuple[dict[str, Any], ...]
 
 
@@ -67,7 +65,6 @@ class Dispatch:
         self._watching: asyncio.Task[None] | None = None
         self._hungry: list[asyncio.Future[None]] = []
         self._error: BaseException | None = None
-        self._opened = loop_seconds()
 
     async def __aenter__(self) -> Self:
         self.fleet.listener = self
@@ -134,7 +131,6 @@ class Dispatch:
             in_flight=sum(len(s.flights) for s in self.fleet.servers),
             ready=len(self._backlog.ready),
             outcomes=dict(self._backlog.outcomes),
-            seconds=loop_seconds() - self._opened,
             servers=tuple(s.describe() for s in self.fleet.servers),
         )
 

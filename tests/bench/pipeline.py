@@ -199,6 +199,7 @@ def watched(fields: dict[str, Any], watch: Watch, limit: float | None) -> dict[s
     try:
         with timed_calls(watch.calls):
             asyncio.run(pipeline())
+        assert watch.is_alive(), "the watch ended before what it watches: its figures are not whole"
     finally:
         watch.done.set()
     return times
