@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -112,8 +112,8 @@ def with_check(report: AuditReport, check: Check) -> AuditReport:
     return attrs.evolve(report, checks=(*report.checks, check))
 
 
-def _row_checks(store: ObjectStore) -> tuple[RowCheck | None, RowCheck | None, Check | None]:
-    """Return the grammar as the audit takes it, by the rules of today and of earlier versions.
+def _row_checks(store: ObjectStore) -> tuple[RowCheck | None, Sequence[RowCheck], Check | None]:
+    """Return the grammar as the audit takes it, by the rules of today and of each earlier time.
 
     Or, third, the check that says why there is none.
     """
@@ -122,9 +122,11 @@ def _row_checks(store: ObjectStore) -> tuple[RowCheck | None, RowCheck | None, C
     except TokenizerError:
         raise
     except (DataError, JobError):
-        return None, None, None  # the audit itself finds what is wrong with job.json
+        return None, (), None  # the audit itself finds what is wrong with job.json
     except IdentityError as error:
         stale = Check("grammar")
         stale.problem("job.json", None, "the tokenizer that made the dataset", error)
-        return None, None, stale
-    return partial(check_rows, grammar), partial(check_rows, grammar, earlier=True), None
+        return None, (), stale
+    before = grammar.earlier
+    rules = partial(check_rows, before), partial(check_rows, before, earlier=True)
+    return partial(check_rows, grammar), rules, None

@@ -47,7 +47,7 @@ def audit(
     store: ObjectStore,
     check: RowCheck | None = None,
     see: Callable[[BatchRows], None] | None = None,
-    earlier: RowCheck | None = None,
+    earlier: Sequence[RowCheck] = (),
 ) -> AuditReport:
     """Check a job's prefix: receipts, files, digests, schemas, counts, plan, row ids, values, grammar.
 
@@ -70,7 +70,7 @@ class _Audit:
         store: ObjectStore,
         row_check: RowCheck | None,
         see: Callable[[BatchRows], None] | None,
-        earlier: RowCheck | None,
+        earlier: Sequence[RowCheck],
     ) -> None:
         self._store = store
         self._row_check, self._earlier = row_check, earlier
@@ -242,14 +242,14 @@ class _Audit:
         inputs, outputs = audit_rows.inputs_outputs(part)
         verdicts = list(self._row_check(inputs, outputs, completions))
         other = [row for row, verdict in enumerate(verdicts) if str(verdict.code) != part.verdicts[row]]
-        if other and self._earlier is not None:
+        for check in self._earlier:
             some = [completions[row] for row in other]
-            for row, was in zip(
-                other, self._earlier(inputs.take(other), outputs.take(other), some), strict=True
-            ):
+            earlier = check(inputs.take(other), outputs.take(other), some)
+            for row, was in zip(other, earlier, strict=True):
                 if str(was.code) == part.verdicts[row]:
                     self._outdated[str(was.code), str(verdicts[row].code)] += 1
                     verdicts[row] = was
+            other = [row for row in other if str(verdicts[row].code) != part.verdicts[row]]
         return verdicts
 
     def _check_unique(self) -> None:

@@ -14,15 +14,19 @@ import attrs
 from tasks.grammar.rules import (
     BARE_TOOLS,
     CHANNELS,
+    CHANNELS_BEFORE,
     FROM_REASONING,
     KEYED_TOOLS,
     MARKED_TOOLS,
+    NAMED_TOOLS,
     OPEN_TOOLS,
+    OPEN_TOOLS_BEFORE,
     SECTION_TOOLS,
     THINKING,
     Transitions,
 )
 from tasks.grammar.states import Symbol
+from tasks.grammar.texts import HEADERS, INVOKED, KEYED, MARKS, NAMED, SPOKEN, Texts
 
 Opens = Literal["template", "open", "closed", "must", "may", "never", "header"]
 
@@ -40,6 +44,8 @@ class Family:
         closer: text that closes it, of the same kind.
         symbols: what the family's other control texts mean; any not named is CONTROL.
         rules: what may follow what.
+        texts: what must stand between.
+        before: the rules of earlier versions, where they were others.
         ends: end-of-turn texts, used only when the model brings no generation_config.json.
         plain: control texts that a model may write like any word.
         qualified: control texts whose meaning depends on the text that follows, longest first.
@@ -57,6 +63,8 @@ class Family:
     requires: tuple[str, ...] = ()
     symbols: Mapping[str, Symbol] = attrs.field(factory=dict)
     rules: Transitions = THINKING
+    texts: Texts = attrs.field(factory=dict)
+    before: Transitions | None = None
     ends: tuple[str, ...] = ()
     plain: tuple[str, ...] = ()
     qualified: Mapping[str, Mapping[str, Symbol]] = attrs.field(factory=dict)
@@ -119,6 +127,7 @@ DEEPSEEK_DSML: Final = Family(
         }
     },
     rules=_rules(THINKING, MARKED_TOOLS),
+    texts=MARKS,
     ends=("<｜end▁of▁sentence｜>",),
     trim=False,
 )
@@ -156,6 +165,7 @@ GLM: Final = Family(
         tool_end="<|observation|>",
     ),
     rules=_rules(THINKING, BARE_TOOLS, KEYED_TOOLS),
+    texts=KEYED,
     ends=("<|endoftext|>", "<|user|>", "<|observation|>"),
     plain=("/nothink", "<|begin_of_box|>", "<|end_of_box|>"),
 )
@@ -167,6 +177,7 @@ MINIMAX_M3: Final = Family(
     closer="</mm:think>",
     symbols=_symbols(turn=("]~b]", "]~!b["), call_begin="<tool_call>", call_end="</tool_call>"),
     rules=_rules(THINKING, BARE_TOOLS),
+    texts=INVOKED,
     ends=("[e~[",),
     plain=("]<]minimax[>[",),
     opens="may",
@@ -181,6 +192,7 @@ MINIMAX_M2: Final = Family(
         turn=("]~b]", "]~!b["), call_begin="<minimax:tool_call>", call_end="</minimax:tool_call>"
     ),
     rules=_rules(THINKING, BARE_TOOLS),
+    texts=INVOKED,
     ends=("[e~[",),
 )
 GPT_OSS: Final = Family(
@@ -207,6 +219,8 @@ GPT_OSS: Final = Family(
         }
     },
     rules=CHANNELS,
+    texts=HEADERS,
+    before=CHANNELS_BEFORE,
     ends=("<|return|>", "<|call|>"),
     opens="header",
 )
@@ -219,6 +233,8 @@ LLAMA: Final = Family(
         section_begin="<|python_tag|>",
     ),
     rules=_rules(THINKING, OPEN_TOOLS),
+    texts=SPOKEN,
+    before=_rules(THINKING, OPEN_TOOLS_BEFORE),
     ends=("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"),
     opens="never",
 )
@@ -230,9 +246,12 @@ MISTRAL: Final = Family(
     symbols=_symbols(
         turn=("[INST]", "[/INST]", "<s>", "[SYSTEM_PROMPT]"),
         section_begin="[TOOL_CALLS]",
-        inside=("[ARGS]", "[CALL_ID]"),
+        inside="[CALL_ID]",
+        call_argument="[ARGS]",
     ),
-    rules=_rules(THINKING, OPEN_TOOLS),
+    rules=_rules(THINKING, NAMED_TOOLS),
+    texts=NAMED,
+    before=_rules(THINKING, OPEN_TOOLS_BEFORE),
     ends=("</s>",),
     opens="may",
 )

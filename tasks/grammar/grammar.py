@@ -1,6 +1,7 @@
 """The token grammar of one job, discovered from its own rendered prompts; never from a model's name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import attrs
@@ -20,9 +21,14 @@ from tasks.grammar.discover import (
     tool_ends,
     turn_ends,
 )
-from tasks.grammar.states import Mode, State, Symbol
+from tasks.grammar.rules import Transitions
+from tasks.grammar.states import Mode, Symbol
+from tasks.grammar.texts import Texts
 from tasks.rows.records import Ids
 from tasks.tokenizer.vocabulary import Vocabulary
+
+SHORT = 32
+"""Ids: a text between control ids that is no longer is read once."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -50,6 +56,9 @@ class Grammar:
         plain_run: the longest run [start, stop) of ids that are all ordinary text.
         qualified: ids whose meaning depends on the ids that follow, longest first: (id, following, symbol).
         rules: (state, symbol) to state.
+        texts: what must stand as text in front of a control id.
+        before: the rules of earlier versions.
+        read: ids to text.
         trim: whether history is handed to the template without line breaks around reasoning.
     """
 
@@ -64,13 +73,21 @@ class Grammar:
     blank: NDArray[np.bool_]
     plain_run: tuple[int, int]
     qualified: tuple[tuple[int, tuple[int, ...], Symbol], ...]
-    rules: Mapping[tuple[State, Symbol], State]
+    rules: Transitions
+    texts: Texts
+    before: Transitions
+    read: Callable[[Ids], str]
     trim: bool
 
     @property
     def thinking(self) -> bool:
         """Whether an ordinary turn of this job may hold reasoning."""
         return self.default.mode in ("open", "must", "may", "header") and bool(self.closer_ids)
+
+    @property
+    def earlier(self) -> "Grammar":
+        """The grammar by which earlier versions judged, for the audit of what they stored."""
+        return attrs.evolve(self, rules=self.before, texts={})
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON-able account for `job.json`."""
@@ -103,18 +120,13 @@ def discover_grammar(vocabulary: Vocabulary, variants: Sequence[Mapping[str, Any
     Raises:
         TokenizerError: when the probes do not render, or their tail is of no known family.
     """
-    args = vocabulary.template_args
-    groups = [prompt_tails(vocabulary, {**args, **variant}) for variant in ({}, *variants)]
+    groups = [
+        prompt_tails(vocabulary, {**vocabulary.template_args, **variant}) for variant in ({}, *variants)
+    ]
     family = family_of(vocabulary, groups[0][0])
     symbols = symbol_table(vocabulary, family)
     blank = blank_table(vocabulary)
-    known: list[Tail] = []
-    for group in groups:
-        modes = [mode_of(vocabulary, family, symbols, blank, ids) for ids in group]
-        if modes[0] in ("open", "closed"):  # a template that opens or closes reasoning asks no model to do it
-            modes = ["may" if mode == "must" else mode for mode in modes]
-        new = [Tail(ids, mode) for ids, mode in zip(group, modes, strict=True)]
-        known += [tail for tail in new if not any(np.array_equal(tail.ids, old.ids) for old in known)]
+    known = _known_tails(groups, partial(mode_of, vocabulary, family, symbols, blank))
     return Grammar(
         family=family.name,
         size=vocabulary.size,
@@ -128,5 +140,30 @@ def discover_grammar(vocabulary: Vocabulary, variants: Sequence[Mapping[str, Any
         plain_run=longest_run(symbols),
         qualified=qualified_ids(vocabulary, family),
         rules=family.rules,
+        texts=family.texts,
+        before=family.before or family.rules,
+        read=_reader(vocabulary),
         trim=family.trim,
     )
+
+
+def _known_tails(groups: Sequence[Sequence[Ids]], mode: Callable[[Ids], Mode]) -> list[Tail]:
+    """Return every tail once, with what it says of reasoning; one group per set of template arguments."""
+    known: list[Tail] = []
+    for group in groups:
+        modes = [mode(ids) for ids in group]
+        if modes[0] in ("open", "closed"):  # a template that opens or closes reasoning asks no model to do it
+            modes = ["may" if mode == "must" else mode for mode in modes]
+        new = [Tail(ids, mode) for ids, mode in zip(group, modes, strict=True)]
+        known += [tail for tail in new if not any(np.array_equal(tail.ids, old.ids) for old in known)]
+    return known
+
+
+def _reader(vocabulary: Vocabulary) -> Callable[[Ids], str]:
+    """Return what reads ids as text and keeps the short ones: headers are nearly always the same few."""
+    kept = lru_cache(256)(vocabulary.decode)
+
+    def read(ids: Ids) -> str:
+        return kept(tuple(ids.tolist())) if ids.size <= SHORT else vocabulary.decode(ids.tolist())
+
+    return read

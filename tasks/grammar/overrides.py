@@ -34,10 +34,10 @@ def given_family(given: Mapping[str, Any]) -> Family | None:
     base = known[given["family"]] if "family" in given else Family(name="job", headers=())
     symbols = dict(base.symbols)
     symbols |= {text: Symbol.TURN for text in given.get("turn_starts", ())}
-    rules = base.rules
+    rules, texts, before = base.rules, base.texts, base.before
     if "tool_begin" in given:
         symbols |= {given["tool_begin"]: Symbol.CALL_BEGIN, given["tool_end"]: Symbol.CALL_END}
-        rules = {**THINKING, **BARE_TOOLS}
+        rules, texts, before = {**THINKING, **BARE_TOOLS}, {}, None
     return attrs.evolve(
         base,
         name=base.name if "family" in given else "job",
@@ -45,6 +45,8 @@ def given_family(given: Mapping[str, Any]) -> Family | None:
         closer=given.get("closer", base.closer),
         symbols=symbols,
         rules=rules,
+        texts=texts,
+        before=before,
         plain=(*base.plain, *given.get("plain", ())),
         opens=given.get("thinking", base.opens),
         trim=given.get("trim", base.trim),

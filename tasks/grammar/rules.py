@@ -49,11 +49,21 @@ OPEN_TOOLS: Final[Transitions] = MappingProxyType(
     {
         (State.CONTENT, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
         (State.OPEN_CALLS, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
-        (State.OPEN_CALLS, Symbol.INSIDE): State.OPEN_CALLS,
         (State.OPEN_CALLS, Symbol.END): State.COMPLETE_TOOLS,
-        (State.OPEN_CALLS, Symbol.TOOL_END): State.COMPLETE_TOOLS,
     }
 )
+NAMED_TOOLS: Final[Transitions] = MappingProxyType(
+    {
+        (State.CONTENT, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
+        (State.OPEN_CALLS, Symbol.INSIDE): State.CALL_ID,
+        (State.OPEN_CALLS, Symbol.CALL_ARGUMENT): State.OPEN_ARGUMENTS,
+        (State.CALL_ID, Symbol.CALL_ARGUMENT): State.OPEN_ARGUMENTS,
+        (State.OPEN_ARGUMENTS, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
+        (State.OPEN_ARGUMENTS, Symbol.END): State.COMPLETE_TOOLS,
+        (State.OPEN_CALLS, Symbol.END): State.COMPLETE_TOOLS,
+    }
+)
+"""Mistral: name, id and arguments of one call after the other, or (older) one JSON list of all."""
 MARKED_TOOLS: Final[Transitions] = MappingProxyType(
     {
         (State.CONTENT, Symbol.SECTION_BEGIN): State.AFTER_CALL,
@@ -82,17 +92,45 @@ CHANNELS: Final[Transitions] = MappingProxyType(
         (State.NEXT_HEADER, Symbol.FINAL): State.FINAL_HEADER,
         (State.NEXT_HEADER, Symbol.COMMENTARY): State.COMMENT_HEADER,
         (State.NEXT_HEADER, Symbol.CALLING): State.CALL_HEADER,
-        (State.FIRST_FINAL_HEADER, Symbol.CONSTRAIN): State.FIRST_FINAL_HEADER,
-        (State.FINAL_HEADER, Symbol.CONSTRAIN): State.FINAL_HEADER,
+        (State.ADDRESSED, Symbol.ANALYSIS): State.NAMED_CALL_HEADER,
+        (State.ADDRESSED, Symbol.COMMENTARY): State.NAMED_CALL_HEADER,
+        (State.ADDRESSED, Symbol.CALLING): State.NAMED_CALL_HEADER,
+        (State.FIRST_FINAL_HEADER, Symbol.CONSTRAIN): State.FIRST_FINAL_FORMAT,
+        (State.FINAL_HEADER, Symbol.CONSTRAIN): State.FINAL_FORMAT,
         (State.FIRST_FINAL_HEADER, Symbol.MESSAGE): State.CONTENT,
+        (State.FIRST_FINAL_FORMAT, Symbol.MESSAGE): State.CONTENT,
         (State.FINAL_HEADER, Symbol.MESSAGE): State.CONTENT,
+        (State.FINAL_FORMAT, Symbol.MESSAGE): State.CONTENT,
         (State.COMMENT_HEADER, Symbol.MESSAGE): State.COMMENT,
-        (State.COMMENT_HEADER, Symbol.CONSTRAIN): State.CALL_FORMAT,
         (State.COMMENT, Symbol.BLOCK_END): State.BETWEEN,
         (State.CALL_HEADER, Symbol.CONSTRAIN): State.CALL_FORMAT,
+        (State.NAMED_CALL_HEADER, Symbol.CONSTRAIN): State.CALL_FORMAT,
+        (State.NAMED_CALL_HEADER, Symbol.MESSAGE): State.OPEN_CALLS,
         (State.CALL_FORMAT, Symbol.MESSAGE): State.OPEN_CALLS,
         (State.CALL_HEADER, Symbol.MESSAGE): State.OPEN_CALLS,
         (State.OPEN_CALLS, Symbol.TOOL_END): State.COMPLETE_TOOLS,
         (State.CONTENT, Symbol.END): State.COMPLETE,
     }
 )
+CHANNELS_BEFORE: Final[Transitions] = MappingProxyType(
+    {
+        **{move: state for move, state in CHANNELS.items() if move[0] is not State.ADDRESSED},
+        (State.FIRST_FINAL_HEADER, Symbol.CONSTRAIN): State.FIRST_FINAL_HEADER,
+        (State.FINAL_HEADER, Symbol.CONSTRAIN): State.FINAL_HEADER,
+        (State.COMMENT_HEADER, Symbol.CONSTRAIN): State.CALL_FORMAT,
+    }
+)
+OPEN_TOOLS_BEFORE: Final[Transitions] = MappingProxyType(
+    {
+        (State.CONTENT, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
+        (State.OPEN_CALLS, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
+        (State.OPEN_CALLS, Symbol.INSIDE): State.OPEN_CALLS,
+        (State.OPEN_CALLS, Symbol.CALL_ARGUMENT): State.OPEN_CALLS,
+        (State.OPEN_CALLS, Symbol.END): State.COMPLETE_TOOLS,
+    }
+)
+"""Rules by which earlier versions judged, for the audit of what they stored.
+
+They took any text in a header of gpt-oss, a call that says nothing, and parts of a call in any order; and no
+call whose role names the tool.
+"""

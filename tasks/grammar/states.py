@@ -71,6 +71,12 @@ class State(IntEnum):
     CALL_FORMAT = 26
     COMPLETE = 27
     COMPLETE_TOOLS = 28
+    ADDRESSED = 29  # a header whose role already names the tool: read from its text, nothing stands here
+    NAMED_CALL_HEADER = 30  # of a call that the role addressed
+    FIRST_FINAL_FORMAT = 31
+    FINAL_FORMAT = 32
+    CALL_ID = 33
+    OPEN_ARGUMENTS = 34  # of a call that only the next call or the end of the turn closes
 
 
 Mode = Literal["open", "closed", "must", "may", "never", "header"]
@@ -103,6 +109,8 @@ SEGMENT: Final[Mapping[State, str]] = MappingProxyType(
         State.NEXT_HEADER: "closer",
         State.FINAL_HEADER: "closer",
         State.COMMENT_HEADER: "closer",
+        State.FIRST_FINAL_FORMAT: "opener",
+        State.FINAL_FORMAT: "closer",
     }
 )
 """Kind of the ids that stand in a state; what is missing here is `tool_calls`."""
@@ -134,6 +142,8 @@ CUT: Final[Mapping[State, Code]] = MappingProxyType(
         State.CONTENT: Code.CUT_IN_CONTENT,
         State.FIRST_FINAL_HEADER: Code.CUT_IN_CONTENT,
         State.FINAL_HEADER: Code.CUT_IN_CONTENT,
+        State.FIRST_FINAL_FORMAT: Code.CUT_IN_CONTENT,
+        State.FINAL_FORMAT: Code.CUT_IN_CONTENT,
         State.COMMENT_HEADER: Code.CUT_IN_CONTENT,
         State.COMMENT: Code.CUT_IN_CONTENT,
     }
@@ -198,6 +208,7 @@ STATE_FAULT: Final[Mapping[tuple[State, Symbol], Code]] = MappingProxyType(
         (State.NEXT_HEADER, Symbol.END): Code.CONTENT_EMPTY,
         (State.CONTENT, Symbol.START): Code.TURN_START_INSIDE,
         (State.CONTENT, Symbol.BLOCK_END): Code.CLOSER_REPEATED,
+        (State.COMMENT_HEADER, Symbol.CONSTRAIN): Code.TOOLS_UNBALANCED,
     }
 )
 """Where a state knows better than FAULT."""

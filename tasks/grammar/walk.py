@@ -15,6 +15,7 @@ from tasks.grammar.states import (
     State,
     Symbol,
 )
+from tasks.grammar.texts import TEXT_FAULT, Form
 from tasks.rows.records import Ids
 from tasks.rows.verdicts import Code
 
@@ -30,10 +31,14 @@ class Walk:
         output: int32[m].
         mode: what the prompt's tail says of reasoning.
 
-    `segments` tile [0, m) as (kind, start, stop) once `result` was asked.
+    `segments` tile [0, m) as (kind, start, stop) once `result` was asked. `shareable` says whether rows with
+    equal marks and gaps walk the same way: nothing hung on what other ids say.
     """
 
-    __slots__ = ("_at", "_grammar", "_mode", "_output", "_rules", "_state", "fault", "segments")
+    __slots__ = (
+        *("_at", "_grammar", "_mode", "_output", "_rules", "_state", "_texts", "_untold"),
+        *("fault", "segments", "shareable"),
+    )
 
     def __init__(self, grammar: Grammar, output: Ids, mode: Mode) -> None:
         self._grammar = grammar
@@ -42,6 +47,9 @@ class Walk:
         self._mode = mode
         self._state = FIRST[mode]
         self._at = 0
+        self._texts = grammar.texts
+        self._untold: int | None = None
+        self.shareable = not grammar.qualified
         self.fault: tuple[Code, int, str] | None = None
         self.segments: list[tuple[str, int, int]] = []
 
@@ -55,7 +63,10 @@ class Walk:
             if self._at < self._output.size:
                 self.fail(Code.AFTER_END, self._at, "ids follow the end of the turn")
         else:
+            start = self._at
             self._gap(self._output.size)
+            if self.fault is None and self._texts and self._state not in (State.CONTENT, State.REASONING):
+                self._read_unfinished(start)
 
     def _step(self, at: int, symbol: Symbol) -> None:
         state = self._state
@@ -68,16 +79,17 @@ class Walk:
             if qualified is None:  # ordinary text, or the row was cut before its meaning was told
                 return
             symbol, width = qualified
-        blank = self._gap(at)
+        start, blank = self._at, self._gap(at)
         if self.fault is not None:
             return
+        if state is State.MAY_OPEN and symbol is not Symbol.OPEN and (state, symbol) not in STATE_FAULT:
+            state = State.CONTENT
+        if forms := self._texts.get((state, symbol)):
+            state = self._read_text(forms, state, start, at, blank)
+            if self.fault is not None:
+                return
         following = self._rules.get((state, symbol))
-        if state is State.MAY_OPEN:
-            if symbol is Symbol.OPEN and not blank:
-                following = None
-            elif symbol is not Symbol.OPEN and (state, symbol) not in STATE_FAULT:
-                state, following = State.CONTENT, self._rules.get((State.CONTENT, symbol))
-        if following is None:
+        if following is None or (state is State.MAY_OPEN and not blank):
             code = STATE_FAULT.get((state, symbol)) or FAULT.get(symbol, Code.CONTROL_UNEXPECTED)
             self.fail(code, at, f"{symbol.name.lower()} in {state.name.lower()}: id {int(self._output[at])}")
             return
@@ -87,6 +99,33 @@ class Walk:
         self._push(OWN_SEGMENT.get(symbol) or self._kind(owner), at, at + width)
         self._state = following
         self._at = at + width
+
+    def _read_text(self, forms: tuple[Form, ...], state: State, start: int, at: int, blank: bool) -> State:
+        """Return the state in which the id at `at` is read, by the text in front of it."""
+        for form in forms:
+            if form.pattern is None:
+                if not blank:
+                    return state
+                continue
+            self.shareable = False
+            if form.fits(self._grammar.read(self._output[start:at])):
+                return state if form.leads is None else form.leads
+        self._fail_text(state, start)
+        return state
+
+    def _read_unfinished(self, start: int) -> None:
+        """Hold what the cut left of a text against what may stand here."""
+        forms = [form for (state, _), some in self._texts.items() if state is self._state for form in some]
+        if not forms:
+            return
+        self.shareable = False
+        text, whole = self._grammar.read(self._output[start : self._untold]), self._untold is not None
+        if not any(form.fits(text) if whole else form.begins(text) for form in forms):
+            self._fail_text(self._state, start)
+
+    def _fail_text(self, state: State, start: int) -> None:
+        detail = f"this text, or none, cannot stand in {state.name.lower()}"
+        self.fail(TEXT_FAULT.get(state, Code.TOOLS_UNBALANCED), start, detail)
 
     def _may_be_empty(self, state: State, symbol: Symbol, at: int) -> bool:
         if state is State.REASONING and symbol in (Symbol.CLOSE, Symbol.BLOCK_END):
@@ -112,11 +151,6 @@ class Walk:
         self._at = until
         return blank
 
-    @property
-    def shareable(self) -> bool:
-        """Whether rows with equal marks and gaps walk the same way: no mark's meaning hangs on other ids."""
-        return not self._grammar.qualified
-
     def _qualify(self, at: int, symbol: Symbol) -> tuple[Symbol, int] | None:
         """Return what an id means in front of those that follow, and how many ids say it.
 
@@ -129,6 +163,7 @@ class Walk:
                 if came == following:
                     return meaning, 1 + len(following) if symbol is Symbol.SPELLED else 1
                 if at + 1 + len(came) == size and following[: len(came)] == came:
+                    self._untold = None if symbol is Symbol.SPELLED else at
                     return None
         return None if symbol is Symbol.SPELLED else (symbol, 1)
 

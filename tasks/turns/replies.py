@@ -37,7 +37,7 @@ def answer_calls(vocabulary: Vocabulary, completion: Completion, verdict: Verdic
     ids = np.concatenate([completion.input_ids, completion.output_ids])
     segments = verdict.segments
     parts = [
-        ids[(before if before.kind == "closer" else segment).start : segment.stop]
+        ids[(before if before.kind in ("closer", "opener") else segment).start : segment.stop]
         for before, segment in pairwise(segments)
         if segment.kind == "tool_calls"
     ]

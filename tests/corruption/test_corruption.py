@@ -110,13 +110,13 @@ def calls_from_reasoning(grammar: Grammar) -> bool:
 
 
 def opener_is_given(grammar: Grammar) -> bool:
-    """The model has not to emit an opener."""
-    return grammar.default.mode != "must"
+    """The model has not to emit an opener, nor headers."""
+    return grammar.default.mode not in ("must", "header")
 
 
 def loose_calls(grammar: Grammar) -> bool:
-    """Llama and Mistral: a token starts a call, and the end of the turn closes it."""
-    return grammar.family in ("llama-3", "mistral")
+    """Llama: a token starts a call, and the end of the turn closes it."""
+    return grammar.family == "llama-3"
 
 
 def optional_format(grammar: Grammar) -> bool:
@@ -168,7 +168,6 @@ UNDETECTABLE: list[tuple[str, str, Where, str]] = [
     ),
     ("drop a control id", "uncounted", loose_calls, "a call without its starting token is text"),
     ("insert a control id", "uncounted ids", loose_calls, "text after a call's starting token is a call"),
-    ("duplicate a control id", "uncounted ids", loose_calls, "two starting tokens are two calls"),
 ]
 
 

@@ -231,7 +231,7 @@ SKETCHES = {
 }
 """The word `assistant` of a header is left to the template: gpt-oss and Mistral end otherwise, see below."""
 
-_OWN_TEMPLATES = {
+OWN_TEMPLATES = {
     "gpt-oss": (
         "{%- for m in messages -%}{{- '<|start|>' + m.role -}}"
         "{{- '<|channel|>final' if m.role == 'assistant' -}}{{- '<|message|>' + m.content + '<|end|>' -}}"
@@ -264,17 +264,21 @@ def genuine_ids(sketch: Sketch) -> bytes | None:
 
 def sketch_folder(name: str, root: Path) -> Path:
     """Lay out a model folder for `SKETCHES[name]` below `root`; return it."""
-    sketch = SKETCHES[name]
     folder = root / name
     folder.mkdir()
-    (folder / "tokenizer.json").write_bytes(genuine_ids(sketch) or _byte_tokenizer(sketch))
+    lay_out(SKETCHES[name], OWN_TEMPLATES.get(name), folder, genuine_ids(SKETCHES[name]))
+    return folder
+
+
+def lay_out(sketch: Sketch, template: str | None, folder: Path, ids: bytes | None = None) -> None:
+    """Write the files of a model: `ids` is its tokenizer.json (else one of bytes), `template` its own."""
+    (folder / "tokenizer.json").write_bytes(ids or _byte_tokenizer(sketch))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(_OWN_TEMPLATES.get(name, sketch.template))
+    (folder / "chat_template.jinja").write_text(template or sketch.template)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [tokenizer.token_to_id(text) for text in sketch.ends]})
     )
-    return folder
 
 
 def _byte_tokenizer(sketch: Sketch) -> bytes:

@@ -220,11 +220,11 @@ def test_a_verdict_of_an_earlier_rule_is_told_and_no_problem(finished: ObjectSto
 
     rejected = audit(finished, kit.row_check).rows["by_verdict"]["repetition"]
     assert not audit(finished, today).trainable
-    report = audit(finished, today, earlier=kit.row_check)
+    report = audit(finished, today, earlier=(kit.row_check,))
     assert report.trainable, report.reason
     told = (
         f"grammar: {rejected} rows are stored as repetition, by a rule of an earlier version; today: complete"
     )
     assert report.notices == (told,)
     Tampering(finished).forge(lambda rows: rows[0].update(verdict="complete_tools"))
-    assert "grammar" in audit(finished, today, earlier=kit.row_check).reason
+    assert "grammar" in audit(finished, today, earlier=(kit.row_check,)).reason
