@@ -7,11 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tasks.errors import RowError, ServerError, SurroundingsError
 from tasks.fleet.fleet import Fleet
 from tasks.fleet.quarantine import Backlog, OpenLane, Row
+from tasks.fleet.refusals import Refusals
 from tasks.fleet.server import AWAY, CLOSED, OPEN, Flight, Server
 from tasks.rows.records import Completion
 from tasks.rows.verdicts import Code
@@ -46,6 +48,7 @@ class Attempts:
         self._fleet, self._backlog, self._sampling = fleet, backlog, sampling
         self._vocab_size, self._max_attempts = vocab_size, max_attempts
         self._fill, self._fail = fill, fail
+        self.refusals = Refusals(fleet, backlog, sampling, vocab_size, self._end_unsent, fill)
         self.unresolved: dict[str, list[Row]] = {}  # by server: the connection broke, is it still there?
         self.pausing: dict[Row, float] = {}  # until when, in the loop's seconds
         self._tasks: set[asyncio.Task[None]] = set()
@@ -58,7 +61,7 @@ class Attempts:
         if row.attempts >= self._max_attempts:
             self._end_unsent(row, Code.POISON, f"{row.attempts} attempts failed in earlier runs")
             return
-        flight = Flight(next(self._rids), row, row.request.max_new_tokens, loop_seconds())
+        flight = Flight(next(self._rids), row, server.cap(row.request), loop_seconds(), 2.0**row.lost)
         row.tries += 1
         self.launched += 1
         server.flights[flight.rid] = flight
@@ -73,23 +76,36 @@ class Attempts:
 
     async def _attempt(self, server: Server, flight: Flight) -> None:
         row: Row = flight.row
+        request = row.request
+        if flight.cap < request.max_new_tokens:
+            request = attrs.evolve(request, max_new_tokens=flight.cap)
         try:
-            completion = await server.client.generate(
-                row.request, self._sampling, self._vocab_size, flight.rid
-            )
+            completion = await server.client.generate(request, self._sampling, self._vocab_size, flight.rid)
         except asyncio.CancelledError:
             if server.flights.pop(flight.rid, None) is None or not flight.given_up:
                 raise
             row.failed_at |= {server.url}
+            row.lost += 1
             self._spend(row, "lost", f"{server.url}: {flight.given_up}")
             self._fleet.spawn(server.client.abort(flight.rid))
         except (RowError, ServerError, SurroundingsError) as error:
             server.flights.pop(flight.rid, None)
+            if isinstance(error, AttemptError) and error.outcome == "cut":
+                row.cut_at = loop_seconds() - flight.started
             self._failed(server, row, error)
         else:
             server.flights.pop(flight.rid, None)
             self._completed(server, row, completion)
         self._fill()
+
+    def refuse(self, row: Row) -> None:
+        """End a row whose prompt fits no server that is left."""
+        servers = self._fleet.servers
+        told = ", ".join(f"{s.url}: {s.lengths.longest_prompt}" for s in servers if s.lengths)
+        detail = (
+            f"expected a prompt that a server takes (ids at most: {told}), got {row.request.input_ids.size}"
+        )
+        self._end_unsent(row, Code.PROMPT_TOO_LONG, detail)
 
     async def call_off(self, flights: list[Flight]) -> None:
         """Stop waiting for replies and tell the servers to drop the requests."""
@@ -165,14 +181,14 @@ class Attempts:
 
     def _failed(self, server: Server, row: Row, error: Exception) -> None:
         if isinstance(error, RowError):
-            self._end_unsent(row, error.code, error.message, error.offset)
+            self.refusals.refused(server, row, error)
         elif not isinstance(error, AttemptError):
             self._backlog.put_back(row)
             self._fleet.close(server, error)
-        elif error.outcome == "transport" and server.state not in (AWAY, CLOSED):
+        elif error.outcome in ("transport", "cut") and server.state not in (AWAY, CLOSED):
             self.unresolved.setdefault(server.url, []).append(row)
             self._fleet.doubt(server, str(error))
-        elif error.outcome == "transport" or not error.counts:
+        elif error.outcome in ("transport", "cut") or not error.counts:
             self._backlog.outcomes[error.outcome] += 1
             self._backlog.put_back(row)
             self._not_taken(server, error)
@@ -233,7 +249,9 @@ class Attempts:
 
     def on_alive(self, server: Server) -> None:
         """Count the attempts whose connection broke although the server lives."""
-        for row in self.unresolved.pop(server.url, []):
+        rows = self.unresolved.pop(server.url, [])
+        self.refusals.cut(server, [row for row in rows if row.cut_at])
+        for row in (row for row in rows if not row.cut_at):
             row.failed_at |= {server.url}
             self._spend(row, "transport", f"{server.url}: the connection broke before the whole reply")
 

@@ -60,7 +60,7 @@ class Dispatch:
         self._attempts = Attempts(
             fleet, self._backlog, sampling, vocab_size, max_attempts, self.fill, self._fail
         )
-        self._placer = Placer(fleet, self._backlog, self._attempts.launch)
+        self._placer = Placer(fleet, self._backlog, self._attempts.launch, self._attempts.refuse)
         self._watchdog = Watchdog(fleet, self._backlog, self._attempts, self._stall, self.fill)
         self._watching: asyncio.Task[None] | None = None
         self._hungry: list[asyncio.Future[None]] = []

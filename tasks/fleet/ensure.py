@@ -8,6 +8,7 @@ import attrs
 from tasks.errors import LaterError, ServerError, SurroundingsError, UnfaithfulError
 from tasks.sglang.client import ServerClient, open_session
 from tasks.sglang.clock import loop_seconds
+from tasks.sglang.fingerprint import Fingerprint, ask_fingerprint, is_gibberish
 from tasks.sglang.gates import refusals, same_model, unwanted, warnings
 from tasks.sglang.info import ServerInfo
 from tasks.sglang.judge import FAITHFUL, UNFAITHFUL, ProbePlan
@@ -30,6 +31,7 @@ class ServerReport:
         slots: rows it decodes at once, None if unknown.
         waited_seconds: until it was ready.
         restarted: the restart, if there was one.
+        fingerprint: of the model that it serves; None where it tells no log probabilities.
     """
 
     url: str
@@ -39,6 +41,7 @@ class ServerReport:
     slots: int | None
     waited_seconds: float
     restarted: Restarted | None = None
+    fingerprint: Fingerprint | None = None
 
     def lines(self) -> list[str]:
         """Return the report as plain lines for a person."""
@@ -103,8 +106,9 @@ async def ensure_server(
             raise UnfaithfulError(f"{client.url}: {', '.join(left)} is on after the restart too")
     if reasons := refusals(info, plan.sampling):
         raise UnfaithfulError(f"{client.url}: not fit for token data: " + "; ".join(reasons))
-    probe = await probe_server(client, plan, info)
-    _check_probe(probe, plan)
+    _check_probe(probe := await probe_server(client, plan, info))
+    told = await ask_fingerprint(client, plan.fingerprint_ids, info)
+    _check_model(probe, plan, told)
     notes = warnings(info, plan.tokenizer)
     if probe.verdict != FAITHFUL:
         notes.append(
@@ -118,19 +122,27 @@ async def ensure_server(
         slots=info.max_running_requests or await _slots(client),
         waited_seconds=waited,
         restarted=restarted,
+        fingerprint=told,
     )
 
 
-def _check_probe(probe: ProbeReport, plan: ProbePlan) -> None:
-    evidence = "\n".join(probe.lines())
+def _check_probe(probe: ProbeReport) -> None:
     if probe.verdict == UNFAITHFUL:
+        evidence = "\n".join(probe.lines())
         raise UnfaithfulError(f"{probe.url}: the probe shows that this server changes token ids\n{evidence}")
+
+
+def _check_model(probe: ProbeReport, plan: ProbePlan, told: Fingerprint | None) -> None:
+    evidence = "\n".join(probe.lines())
     named = probe.server.tokenizer_path or probe.server.model_path
     other_text = any(c.name == "tokenizer" and not c.passed for c in probe.checks)
-    if plan.tokenizer and other_text and not same_model(plan.tokenizer, named):
+    unread = told is not None and is_gibberish(told, plan.vocab_size)
+    if plan.tokenizer and other_text and (unread or not same_model(plan.tokenizer, named)):
         raise UnfaithfulError(
             f"{probe.url}: it serves another model: {named or 'unnamed'}, the job's is {plan.tokenizer}, "
-            f"and it tokenises text differently\n{evidence}"
+            "and it tokenises text differently"
+            + (" and finds ours less likely than ids drawn blindly" if unread else "")
+            + f"\n{evidence}"
         )
 
 

@@ -11,8 +11,11 @@ import aiohttp
 
 from tasks.errors import RawseqError, SurroundingsError, UnfaithfulError
 from tasks.fleet.ensure import ServerReport, ensure_patiently
+from tasks.fleet.identity import DatasetModels, Identity
 from tasks.fleet.server import AWAY, CHECKING, CLOSED, OPEN, Listener, Server
 from tasks.fleet.watch import Doubtful, Unfit, Wider, watch_server
+from tasks.rows.lengths import LengthLimits
+from tasks.rows.records import Request
 from tasks.sglang.client import ServerClient, open_session
 from tasks.sglang.clock import loop_seconds
 from tasks.sglang.outcomes import AttemptError
@@ -28,13 +31,17 @@ class Fleet:
     Args:
         settings: URLs, policy, probe.
         say: takes lines for a person; the module's logger when left out.
+        models: what the dataset knows of its model; None: the first server's counts.
     """
 
-    def __init__(self, settings: FleetSettings, say: Say | None = None) -> None:
+    def __init__(
+        self, settings: FleetSettings, say: Say | None = None, models: DatasetModels | None = None
+    ) -> None:
         self.settings = settings
         self.servers: tuple[Server, ...] = ()
         self.say: Say = say or log.info
         self.listener: Listener | None = None
+        self._identity = Identity(settings.plan, models, self.say)
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._weights: dict[str, str] = {}
@@ -128,11 +135,49 @@ class Fleet:
                 f"{server.url}: its weights changed during the job: {known!r} before, "
                 f"{report.info.weight_version!r} now"
             )
+        await self._identity.admit(server.client, report)
+        if server.state == CLOSED:
+            return
         server.admit(report)
-        self.spawn(self._watch(server))
+        self._watch_over(server)
         if self.listener:
             self.listener.on_admitted(server)
         self.changed()
+
+    def _watch_over(self, server: Server) -> None:
+        self.spawn(self._watch(server))
+        self.spawn(self._prove(server))
+
+    async def _prove(self, server: Server) -> None:
+        """Look now and then whether an open server still is what it was when it was let in."""
+        epoch, patience, asked = server.epoch, server.patience, loop_seconds()
+        while True:
+            await asyncio.sleep(patience.info_seconds)
+            due = loop_seconds() - asked >= patience.fingerprint_seconds
+            made = server.finished
+            fault = await self._fault(server, ask=due) if server.epoch == epoch else ""
+            if server.state != OPEN or server.epoch != epoch:
+                return
+            if fault:
+                self.evict(server, fault, drop=False)
+                return
+            if due and fault is not None:
+                asked, server.proved = loop_seconds(), made
+
+    async def _fault(self, server: Server, *, ask: bool) -> str | None:
+        """Return why a server is not the one that was let in, "" where it is, None where it tells nothing."""
+        if server.report is None:
+            return None
+        try:
+            info = await server.client.info()
+            if info != server.report.info:
+                told = f"it was started anew or changed: {info.model_path}, SGLang {info.version}"
+            else:
+                told = await self._identity.fault(server.client, server.report) if ask else ""
+        except (AttemptError, SurroundingsError):
+            return None
+        made = server.finished - server.proved
+        return f"{told}; {made} rows that it made since its model was last known are in doubt" if told else ""
 
     async def _watch(self, server: Server) -> None:
         async for seen in watch_server(server):
@@ -168,6 +213,19 @@ class Fleet:
                 return own
         return min(roomy, key=Server.load)
 
+    def lengths(self) -> LengthLimits:
+        """Return the lengths of the widest server that is left; unknown where one has not told its own."""
+        left = [s.lengths for s in self.servers if s.state != CLOSED]
+        return LengthLimits.widest(limits or LengthLimits() for limits in left)
+
+    def may_take(self, request: Request) -> bool:
+        """Whether a server takes such a prompt, or may come to: not one that is gone for too long."""
+        long_ago = loop_seconds() - self.settings.servers.ready_timeout_seconds
+        return any(
+            s.takes(request) and s.state != CLOSED and not (s.state == AWAY and s.away_since < long_ago)
+            for s in self.servers
+        )
+
     def capacity(self) -> int:
         """Rows in flight allowed over all open servers."""
         return sum(server.window.limit for server in self.open())
@@ -200,27 +258,23 @@ class Fleet:
             state, seen = await server.client.health(timeout_seconds=patience.health_seconds)
             if server.state != CHECKING:
                 return
-            if state == "ready" and await self._unchanged(server):
-                server.reopen()
-                if self.listener:
-                    self.listener.on_alive(server)
-                self.changed()
-                self.spawn(self._watch(server))
-                return
             if state == "ready":
-                self.evict(server, f"{why}; it was started anew")
+                fault = await self._fault(server, ask=True)
+                if server.state != CHECKING:
+                    return  # taken out meanwhile: it comes in again by a fresh probe only
+                if fault == "":
+                    server.reopen()
+                    if self.listener:
+                        self.listener.on_alive(server)
+                    self.changed()
+                    self._watch_over(server)
+                else:
+                    self.evict(server, f"{why}; {fault or 'it did not say what it is'}")
                 return
             if state in ("absent", "foreign") and times > 0:
                 break
             await asyncio.sleep(patience.backoff(times))
         self.evict(server, f"{why}; {seen}")
-
-    async def _unchanged(self, server: Server) -> bool:
-        try:
-            info = await server.client.info()
-        except (AttemptError, SurroundingsError):
-            return False
-        return server.report is not None and info == server.report.info
 
     def evict(self, server: Server, why: str, *, drop: bool = True, error: Exception | None = None) -> None:
         """Take a server out on evidence; a fresh probe takes it in again.

@@ -17,10 +17,11 @@ class Placer:
         fleet: the servers.
         backlog: the rows.
         launch: sends one row.
+        refuse: ends a row that no server will ever take.
     """
 
-    def __init__(self, fleet: Fleet, backlog: Backlog, launch: Launch) -> None:
-        self._fleet, self._backlog, self._launch = fleet, backlog, launch
+    def __init__(self, fleet: Fleet, backlog: Backlog, launch: Launch, refuse: Callable[[Row], None]) -> None:
+        self._fleet, self._backlog, self._launch, self._refuse = fleet, backlog, launch, refuse
 
     def place(self, now: float) -> None:
         """Send all rows for which there is room now; leave one window of ready rows behind."""
@@ -32,7 +33,10 @@ class Placer:
         while roomy and (ready or self._refilled()):
             row = ready.popleft()
             if not (fit := self._fit(row, roomy)):
-                passed.append(row)
+                if self._fleet.may_take(row.request):
+                    passed.append(row)
+                else:
+                    self._refuse(row)
                 continue
             server = self._fleet.pick(row.request.affinity, fit)
             self._launch(server, row)
@@ -56,13 +60,14 @@ class Placer:
         return found + [s for s in self._fleet.open() if s not in found and self._takes_suspect(s, now)]
 
     def _fit(self, row: Row, roomy: list[Server]) -> list[Server]:
-        """Return which of some servers a row may go to: not where it failed, while another one is there.
+        """Return which of some servers a row may go to: where it fits, and where it has not failed if it can.
 
         A server that fails at once has room all the time: it would take the same rows until they are spent.
         """
+        roomy = [s for s in roomy if s.takes(row.request)]
         if not row.failed_at:
             return roomy
-        there = [s for s in self._fleet.servers if s.state in (OPEN, CHECKING)]
+        there = [s for s in self._fleet.servers if s.state in (OPEN, CHECKING) and s.takes(row.request)]
         others = [s for s in there if s.url not in row.failed_at]
         return [s for s in roomy if s in others] if others else roomy
 

@@ -98,6 +98,9 @@ class Row:
         suspect: URL of the server that died with it in flight, "" when none did.
         blamed: it was alone in flight when a server died.
         failed_at: URLs of the servers where an attempt failed: it goes to another one while there is such.
+        refused: how a server refused it that took a control prompt then, "" when none did.
+        cut_at: seconds after which what stands in front of a server cut its answer, 0 when nothing did.
+        lost: attempts given up for want of a reply; each doubles how long the next one is waited for.
     """
 
     home: OpenLane
@@ -108,6 +111,9 @@ class Row:
     suspect: str = ""
     blamed: bool = False
     failed_at: frozenset[str] = frozenset()
+    refused: str = ""
+    cut_at: float = 0.0
+    lost: int = 0
 
 
 @attrs.define(slots=True, eq=False)

@@ -1,14 +1,15 @@
 """One server as the fleet sees it: its state, its window, the rows in flight on it."""
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
 from tasks.fleet.climb import OPENED, REFUSED, Climb, Replies, on_pace
 from tasks.fleet.ensure import ServerReport
 from tasks.fleet.window import Window, on_busy, open_window
-from tasks.rows.records import Completion
+from tasks.rows.lengths import LengthLimits
+from tasks.rows.records import Completion, Request
 from tasks.sglang.client import ServerClient
 from tasks.sglang.clock import loop_seconds
 from tasks.sglang.info import Loads
@@ -17,6 +18,12 @@ from tasks.sglang.settings import Patience
 
 OPENING, OPEN, CHECKING, AWAY, CLOSED = "opening", "open", "checking", "away", "closed"
 """Being ensured at first · takes rows · in doubt, takes none · down, being waited for · shut out for good."""
+
+
+UNSEEN_PACE: Final = 0.2
+"""Seconds an id of a server that has not completed a row yet: slower than any that is worth waiting for."""
+
+TOLD_FACTOR: Final = 10.0
 
 
 @attrs.define(slots=True, eq=False)
@@ -28,6 +35,7 @@ class Flight:
         row: whose attempt it is; opaque here.
         cap: most ids it may generate.
         started: when it was sent, monotonic seconds.
+        factor: how many times the usual it is waited for: twice for each reply of the row that was missed.
         task: what waits for the reply.
         given_up: why it was dropped, "" while it is waited for.
     """
@@ -36,6 +44,7 @@ class Flight:
     row: Any
     cap: int
     started: float
+    factor: float = 1.0
     task: "asyncio.Task[None] | None" = None
     given_up: str = ""
 
@@ -80,8 +89,10 @@ class Server:
         self.busy_since: float | None = None
         self.busy_times = 0
         self.failures_in_a_row = 0
+        self.refusing = 0  # times that it refused a control prompt too, since it last completed a row
+        self.cut_at = 0.0  # age at which an answer of it was last cut on its way
         self.slow_token_seconds = 0.0
-        self.finished = 0
+        self.finished = self.proved = 0  # rows, and how many when its model was last known to be the same
         self.generated = 0
         self.evictions = 0
         self.alarms = 0
@@ -90,7 +101,7 @@ class Server:
 
     def admit(self, report: ServerReport) -> None:
         """Open it after a passed probe; its window starts anew at what it runs."""
-        self.report, self.error = report, None
+        self.report, self.error, self.proved = report, None, self.finished
         if report.restarted is not None:
             self.started = report.restarted.process
         self.reopen()
@@ -111,6 +122,20 @@ class Server:
             self.away_since, self.useful = now, False
         self.state, self.error = state, error
 
+    @property
+    def lengths(self) -> LengthLimits | None:
+        """The lengths that it accepts; None while they are not known."""
+        return None if self.report is None else self.report.info.lengths
+
+    def takes(self, request: Request) -> bool:
+        """Whether a row's prompt fits its context, as far as it is known."""
+        return self.lengths is None or self.lengths.takes(request.input_ids.size)
+
+    def cap(self, request: Request) -> int:
+        """Return how many ids a row may get here: its own cap, or what this server's context leaves."""
+        wanted = request.max_new_tokens
+        return wanted if self.lengths is None else self.lengths.cap(wanted, request.input_ids.size)
+
     def has_room(self, now: float) -> bool:
         """Whether one more row may be sent to it now."""
         return self.state == OPEN and now >= self.busy_until and len(self.flights) < self.window.limit
@@ -127,7 +152,7 @@ class Server:
         self.useful = True
         self.finished += 1
         self.generated += count
-        self.failures_in_a_row, self.busy_since, self.busy_times = 0, None, 0
+        self.failures_in_a_row, self.busy_since, self.busy_times, self.refusing = 0, None, 0, 0
         if count >= 16:
             self.slow_token_seconds = max(latency / count, self.slow_token_seconds * 0.99)
 
@@ -159,11 +184,16 @@ class Server:
         self.busy_times += 1
 
     def overdue(self, now: float) -> list[Flight]:
-        """Return the attempts that take longer than their cap explains: three times the slowest seen pace."""
-        if self.slow_token_seconds == 0.0:
-            return []
-        floor, pace = self.patience.deadline_floor_seconds, 3.0 * self.slow_token_seconds
-        return [f for f in self.flights.values() if now - f.started > max(floor, f.cap * pace)]
+        """Return the attempts that take longer than their cap explains: three times the slowest seen pace.
+
+        While the server itself says that it has as many rows as we have there, it takes ten times that: the
+        pace may have changed, and a row that is being made is not given up.
+        """
+        floor, pace = self.patience.deadline_floor_seconds, 3.0 * (self.slow_token_seconds or UNSEEN_PACE)
+        loads = self.loads
+        if loads is not None and loads.running + loads.waiting >= len(self.flights):
+            floor, pace = TOLD_FACTOR * floor, TOLD_FACTOR * pace
+        return [f for f in self.flights.values() if now - f.started > max(floor, f.cap * pace) * f.factor]
 
     def stranded(self, now: float) -> list[Flight]:
         """Return the attempts that a server which is out may still end, and has had its time for."""

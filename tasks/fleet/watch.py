@@ -110,7 +110,7 @@ async def watch_server(server: Server) -> AsyncIterator[Seen]:
             ready = await server.client.takes_work(timeout_seconds=server.patience.look_seconds)
         except AttemptError as error:
             gaze.silent += 1
-            if gaze.silent >= server.patience.silent_looks:
+            if gaze.silent >= server.patience.silent_looks or error.outcome == "refused":
                 yield Doubtful(f"no look at its loads for {gaze.silent} times: {error}")
                 return
             continue

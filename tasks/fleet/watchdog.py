@@ -70,7 +70,7 @@ class Watchdog:
         """
         attempts = self._attempts
         rows = {row for home in self._backlog.lanes if not home.ended.done() for row in home.rows}
-        rows -= self._backlog.waiting()
+        rows -= self._backlog.waiting() | attempts.refusals.asking
         rows -= {row for row, until in attempts.pausing.items() if until >= now}
         for server in self._fleet.servers:
             rows -= {f.row for f in server.flights.values() if f.task is not None and not f.task.done()}

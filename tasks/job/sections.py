@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -181,6 +182,12 @@ class ServersSpec(Section):
         "With restart: local, start a server again that this run had restarted and that has ended since, "
         "even if somebody ended it on purpose. Other servers that go away are waited for.",
         11,
+    )
+    allow_models: list[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}$")]] = field(
+        [],
+        "Names of further models whose rows may enter this dataset, as the refusal of their server gave "
+        "them. The dataset says which servers had them.",
+        12,
     )
 
     @field_validator("urls")

@@ -1,11 +1,15 @@
-"""What servers said of themselves when they passed their probe, kept beside the data that they made."""
+"""What servers said of themselves when they passed their probe, and which model made the dataset."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
-from tasks.store.contract import ObjectStore, canonical, sha256_hex
+from tasks.errors import JobError
+from tasks.store.contract import MissingError, ObjectStore, canonical, sha256_hex
+
+FIRST: Final = "fingerprints/first.json"
+"""Of the model that made the dataset's first row; others lie beside it by their names."""
 
 
 def note_server(store: ObjectStore, url: str, described: Mapping[str, Any]) -> None:
@@ -14,7 +18,7 @@ def note_server(store: ObjectStore, url: str, described: Mapping[str, Any]) -> N
     Args:
         store: the job's own prefix.
         url: the server.
-        described: of `ServerInfo.describe`, which holds no secrets.
+        described: of `ServerInfo.describe`, which holds no secrets, and what its fingerprint was found to be.
     """
     data = canonical({"url": url, **described})
     store.put(f"servers/{sha256_hex(data)}.json", data, create_only=True)
@@ -24,3 +28,64 @@ def noted_servers(store: ObjectStore) -> list[dict[str, Any]]:
     """Return every state in which a server of the job passed its probe, by address and version."""
     found = [orjson.loads(store.get(info.key)) for info in store.list("servers/")]
     return sorted(found, key=lambda server: (server["url"], server["version"]))
+
+
+class ServedModels:
+    """What a dataset keeps of the models that its servers have: `DatasetModels` of the fleet.
+
+    Args:
+        store: the job's own prefix.
+        in_thread: runs a blocking call beside the event loop.
+        allowed: names of further models that the job lets in.
+        has_rows: whether rows were made for the dataset: if not, what an earlier run found first is
+            forgotten: it may have been the wrong server.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        in_thread: Callable[..., Awaitable[Any]],
+        allowed: Sequence[str],
+        has_rows: bool,
+    ) -> None:
+        self._store, self._in_thread = store, in_thread
+        self._allowed, self._has_rows = tuple(allowed), has_rows
+
+    async def first(self, mine: dict[str, Any]) -> dict[str, Any]:
+        """Return the fingerprint of the dataset's model: `mine` where it has none yet."""
+        found: dict[str, Any] = await self._in_thread(self._first, mine)
+        return found
+
+    async def refused(self, other: dict[str, Any]) -> None:
+        """Keep the fingerprint of a model that was refused, so that a person can name it."""
+        await self._in_thread(self._store.put, f"fingerprints/{other['name']}.json", canonical(other))
+
+    async def allowed(self) -> list[dict[str, Any]]:
+        """Return the fingerprints that the job lets in by name.
+
+        Raises:
+            JobError: no model of such a name was refused here.
+        """
+        return [await self._in_thread(self._named, name) for name in self._allowed]
+
+    async def admitted(self, url: str, described: dict[str, Any]) -> None:
+        """Note a server that is let in."""
+        await self._in_thread(note_server, self._store, url, described)
+
+    def _first(self, mine: dict[str, Any]) -> dict[str, Any]:
+        if not self._has_rows:
+            self._store.delete(FIRST)
+            self._has_rows = True
+        self._store.put(FIRST, canonical(mine), create_only=True)
+        found: dict[str, Any] = orjson.loads(self._store.get(FIRST))
+        return found
+
+    def _named(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = orjson.loads(self._store.get(f"fingerprints/{name}.json"))
+        except MissingError:
+            raise JobError(
+                f"servers.allow_models: expected names that a refusal gave, got {name}: no such model was "
+                "refused for this dataset"
+            ) from None
+        return found

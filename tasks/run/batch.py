@@ -17,7 +17,7 @@ from tasks.grammar.check import check_rows
 from tasks.ledger.batch import Batch, Batches
 from tasks.ledger.journal import Journal
 from tasks.ledger.journal_folder import sweep_journals
-from tasks.ledger.noted_servers import note_server
+from tasks.ledger.noted_servers import ServedModels
 from tasks.ledger.receipt import unit_name
 from tasks.ledger.server_lock import server_locks
 from tasks.prompts.opening import open_sources
@@ -30,7 +30,7 @@ from tasks.run.run import Run
 from tasks.sglang.settings import FleetSettings, api_key_of
 from tasks.turns.conversations import extends_previous
 from tasks.turns.next_turn import TurnRules
-from tasks.turns.sampling import LengthLimits, ResolvedSampling
+from tasks.turns.sampling import ResolvedSampling
 from tasks.turns.turns import BatchTurns, plan_conversations
 
 
@@ -142,20 +142,21 @@ async def open_fleet(run: Run, say: Callable[[str], None], sharers: int) -> tupl
         log_dir=run.journal_root,
         lock=server_locks(run.spec.store, run.name, run.spec.servers.ready_timeout_seconds, run.credentials),
     )
-    run.fleet = await run.stack.enter_async_context(Fleet(settings, say))
-    reports = await run.fleet.ensure()
-    for report in reports:
-        await run.in_thread(note_server, run.store, report.url, report.info.describe())
-    run.limits = LengthLimits.tightest(
-        LengthLimits(
-            report.info.context_length, report.info.max_req_input_len, report.info.max_total_num_tokens
-        )
-        for report in reports
+    models = ServedModels(
+        run.store, run.in_thread, run.spec.servers.allow_models, await run.in_thread(_has_rows, run)
     )
+    run.fleet = await run.stack.enter_async_context(Fleet(settings, say, models))
+    reports = await run.fleet.ensure()
     run.dispatch = await run.stack.enter_async_context(
         Dispatch(run.fleet, run.sampling.payload(), run.vocabulary.size, run.spec.policy.max_attempts)
     )
     return reports
+
+
+def _has_rows(run: Run) -> bool:
+    """Whether rows were made for this dataset: committed, or kept in a journal here or in the store."""
+    kept = any(True for prefix in ("receipts/", "journals/") for _ in run.store.list(prefix))
+    return kept or any(path.is_file() for path in run.journal_root.rglob("*"))
 
 
 def render(
@@ -178,13 +179,13 @@ def render(
         TakenError: another worker has it or has committed it.
     """
     assert run.sources is not None
-    assert run.limits is not None
+    assert run.fleet is not None
     records = run.sources.read(batch)
     conversations = plan_conversations(records, run.spec.prompts.turns, run.spec.sampling.samples)
     spec = run.spec
     rules = TurnRules(
         sampling or run.sampling,
-        run.limits,
+        run.fleet.lengths(),
         spec.model.control_tokens,
         spec.tools.match,
         run.mixes,

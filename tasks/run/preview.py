@@ -11,12 +11,13 @@ from tasks.ledger.plan import Plan
 from tasks.prompts.opening import open_sources
 from tasks.prompts.plan_batches import new_batches
 from tasks.prompts.record import Record
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Completion, Request
 from tasks.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from tasks.turns.conversations import plan_conversations
 from tasks.turns.mix import Mix, read_mix
 from tasks.turns.next_turn import TurnRules, Work, next_step
-from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tasks.turns.sampling import resolve_sampling
 
 RECORDS_AT_ONCE = 64
 

@@ -1,9 +1,12 @@
 """The probe's question in the job's own ids: where `tokens` hands `serving` what it must not know itself."""
 
+import numpy as np
+
 from tasks.fleet.ensure import wait_ready
 from tasks.grammar.grammar import Grammar, discover_grammar
 from tasks.job.spec import ModelSpec, SamplingSpec, ServersSpec
 from tasks.sglang.client import Access, ServerClient
+from tasks.sglang.fingerprint import TEXT, asked_ids
 from tasks.sglang.judge import QUESTION, ProbePlan
 from tasks.sglang.probe import ProbeReport, probe_server
 from tasks.sglang.settings import api_key_of
@@ -16,8 +19,9 @@ def probe_plan(
     vocabulary: Vocabulary, grammar: Grammar, sampling: ResolvedSampling, tokenizer: str
 ) -> ProbePlan:
     """Return the first user's own question ("What is 2+2?") as every server is asked it before any row."""
+    question = render(vocabulary, [{"role": "user", "content": QUESTION}])
     return ProbePlan(
-        input_ids=render(vocabulary, [{"role": "user", "content": QUESTION}]),
+        input_ids=question,
         closer_ids=grammar.closer_ids,
         end_ids=tuple(sorted(grammar.end_ids)),
         vocab_size=vocabulary.size,
@@ -25,6 +29,12 @@ def probe_plan(
         name_of=vocabulary.name_of,
         decode=vocabulary.decode,
         tokenizer=tokenizer,
+        fingerprint_ids=asked_ids(
+            question,
+            np.array(vocabulary.dialect.encode(TEXT), np.int32),
+            vocabulary.size,
+            frozenset(vocabulary.control_ids.values()),
+        ),
     )
 
 

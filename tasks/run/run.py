@@ -40,7 +40,7 @@ from tasks.store.findings import StoreProbe
 from tasks.store.probe import prepare_store
 from tasks.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from tasks.turns.mix import Mix, read_mix
-from tasks.turns.sampling import LengthLimits, ResolvedSampling, resolve_sampling
+from tasks.turns.sampling import ResolvedSampling, resolve_sampling
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,7 +105,6 @@ class Run:
     credentials: Mapping[str, str] | None = attrs.field(default=None, repr=False)
     plan: Plan | None = None
     sources: Sources | None = None
-    limits: LengthLimits | None = None
     fleet: Fleet | None = None
     dispatch: Dispatch | None = None
     summary: Summary | None = None

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import attrs
 
+from tasks.rows.lengths import LengthLimits
+
 FLAGS_THAT_MATTER: Final = (
     "allow_auto_truncate",
     "disable_radix_cache",
@@ -82,6 +84,11 @@ class ServerInfo:
     launch_command: str = ""
     gateway: bool = False
     workers: tuple[str, ...] = ()
+
+    @property
+    def lengths(self) -> LengthLimits:
+        """The lengths that it accepts."""
+        return LengthLimits(self.context_length, self.max_req_input_len, self.max_total_num_tokens)
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON-able data; the first four keys are those of the `probe` verb."""

@@ -42,6 +42,7 @@ class ProbePlan:
         decode: ids to display text.
         question: the question as plain text, for the chat channel.
         tokenizer: the job's tokenizer name or folder, to compare with the server's; "" to compare nothing.
+        fingerprint_ids: int32[k]: what the model's fingerprint is asked with; none: it is not asked.
     """
 
     input_ids: Ids
@@ -54,6 +55,7 @@ class ProbePlan:
     decode: Callable[[Ids], str] = _no_text
     question: str = QUESTION
     tokenizer: str = ""
+    fingerprint_ids: Ids = attrs.field(factory=lambda: np.zeros(0, np.int32))
 
 
 @attrs.frozen(slots=True)

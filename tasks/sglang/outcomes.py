@@ -24,6 +24,9 @@ _DUPLICATE_RID: Final = "Duplicate request ID"
 BUSY: Final = frozenset({408, 429, 503})
 """Statuses that say "later": nothing is shown by them."""
 
+CUT: Final = frozenset({502, 504, 524})
+"""Statuses that SGLang never gives: what stands in front of it got no answer, or none in time."""
+
 DENIED: Final = frozenset({401, 403})
 _ABSENT: Final = frozenset({404, 405})
 
@@ -33,7 +36,8 @@ class AttemptError(ServerError):
 
     Args:
         outcome: `busy`, `failed`, `aborted`, `no_output`, `malformed`, `duplicate_rid`, `bad_request`,
-            `refused` (never sent), `transport` (sent, no whole reply), `lost` (given up waiting).
+            `refused` (never sent), `transport` (sent, no whole reply), `cut` (a proxy's answer came instead),
+            `lost` (given up waiting).
         message: where, expected, got.
         counts: whether the attempt counts against the row (a busy server's does not).
     """
@@ -48,6 +52,8 @@ def read_error(row_id: str, status: int, body: bytes, url: str) -> Exception:
     """Return the error that says who must act on a reply with another status than 200."""
     message = error_message(body)
     where = f"{url}: {row_id}: HTTP {status}: {message}"
+    if status in CUT or ((status in BUSY or status >= 500) and is_page(body)):
+        return AttemptError("cut", f"{where} (from a proxy in front of it)")
     if status in DENIED:
         return SurroundingsError(
             f"{url}: HTTP {status}: the API key is missing or wrong, or a proxy in front refuses ({message})"
@@ -61,6 +67,11 @@ def read_error(row_id: str, status: int, body: bytes, url: str) -> Exception:
     if 400 <= status < 500:
         return _bad_request(where, message)
     return AttemptError("failed", where)
+
+
+def is_page(body: bytes) -> bool:
+    """Whether a body is HTML: a proxy's page, for SGLang answers in JSON or plain text."""
+    return body[:256].lstrip()[:1] == b"<"
 
 
 def denied(where: str, status: int, body: bytes, *, keyed: bool) -> SurroundingsError:

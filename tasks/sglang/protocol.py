@@ -17,7 +17,7 @@ from tasks.rows.records import MAX_ID, Completion, Ids, Request
 from tasks.rows.verdicts import Code
 from tasks.sglang.gates import knows_seed
 from tasks.sglang.idlist import split_ids
-from tasks.sglang.outcomes import AttemptError, cut_body, read_error, short_value
+from tasks.sglang.outcomes import AttemptError, cut_body, is_page, read_error, short_value
 from tasks.sglang.scoring import kept_logprobs
 
 SAMPLING_DEFAULTS: Final[dict[str, Any]] = {
@@ -116,6 +116,8 @@ def read_reply(request: Request, status: int, body: bytes, sent: Sent) -> Comple
     if status != 200:
         raise read_error(request.row_id, status, body, sent.url)
     where = f"{sent.url}: {request.row_id} (rid {sent.rid})"
+    if is_page(body):
+        raise AttemptError("cut", f"{where}: expected JSON, got a proxy's page: {cut_body(body)}")
     body, ids = split_ids(body)
     reply = _json_object(body, where)
     meta = reply.get("meta_info")

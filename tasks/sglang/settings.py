@@ -49,6 +49,8 @@ class Patience:
         alarm_seconds: least time between two fresh probes for replies with broken ids.
         settled_seconds: open for so long, a server that goes away had been back although it completed no row.
         breaker_failures: failed attempts in a row before a server must pass a fresh probe.
+        info_seconds: between two looks whether an open server says the same of itself.
+        fingerprint_seconds: between two askings for its fingerprint: about 0.1 s of prefill each.
         watchdog_seconds: between two looks whether rows wait that nothing would wake.
     """
 
@@ -67,6 +69,8 @@ class Patience:
     alarm_seconds: float = 60.0
     settled_seconds: float = 300.0
     breaker_failures: int = 8
+    info_seconds: float = 30.0
+    fingerprint_seconds: float = 300.0
     watchdog_seconds: float = 5.0
 
     def backoff(self, times: int) -> float:

@@ -7,8 +7,9 @@ import attrs
 import numpy as np
 
 from tasks.errors import RowError
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Completion, Request
-from tasks.turns.sampling import LengthLimits, row_cap, row_seed
+from tasks.turns.sampling import row_cap, row_seed
 
 
 def continuation_of(

@@ -9,6 +9,7 @@ import numpy as np
 from tasks.errors import RowError
 from tasks.grammar.check import check_row
 from tasks.grammar.grammar import Grammar
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Completion, Request
 from tasks.rows.verdicts import CANONICAL, Code
 from tasks.tokenizer.template import render
@@ -17,7 +18,7 @@ from tasks.turns.calls import as_call, splice_results
 from tasks.turns.conversations import Conversation
 from tasks.turns.mix import Mix, choose_mix
 from tasks.turns.replies import answer_message
-from tasks.turns.sampling import LengthLimits, ResolvedSampling, keeps_logprobs, row_cap, row_seed
+from tasks.turns.sampling import ResolvedSampling, keeps_logprobs, row_cap, row_seed
 
 _NO_IDS = np.zeros(0, np.int32)
 

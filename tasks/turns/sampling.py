@@ -1,14 +1,14 @@
 """How tokens are drawn, resolved field by field, and how many may be drawn for one row."""
 
 import hashlib
-from collections.abc import Iterable
-from typing import Any, Protocol, Self
+from typing import Any
 
 import attrs
 
 from tasks.errors import JobError, RowError
 from tasks.grammar.grammar import Grammar
 from tasks.job.spec import SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.verdicts import Code
 from tasks.tokenizer.vocabulary import Vocabulary
 
@@ -100,65 +100,6 @@ def keeps_logprobs(job_seed: int, row_id: str, share: float) -> bool:
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
-class ServerLengths(Protocol):
-    """What a server says of its lengths; a field it does not tell is None."""
-
-    @property
-    def context_length(self) -> int | None:
-        """Longest sequence in ids."""
-
-    @property
-    def max_req_input_len(self) -> int | None:
-        """First prompt length that is refused."""
-
-    @property
-    def kv_tokens(self) -> int | None:
-        """Ids that fit into the KV pool."""
-
-
-@attrs.frozen(slots=True)
-class LengthLimits:
-    """The lengths that every server of the fleet accepts; None where none tells.
-
-    Args:
-        context_length: C of SGLang's length arithmetic.
-        max_req_input_len: a prompt must be shorter than this.
-        kv_tokens: K, the KV pool.
-    """
-
-    context_length: int | None = None
-    max_req_input_len: int | None = None
-    kv_tokens: int | None = None
-
-    @classmethod
-    def tightest(cls, servers: Iterable[ServerLengths]) -> Self:
-        """Return the limits that fit all servers, so that any row may go to any of them."""
-        rows = list(servers)
-
-        def least(name: str) -> int | None:
-            known = [value for row in rows if (value := getattr(row, name, None)) is not None]
-            return min(known) if known else None
-
-        return cls(least("context_length"), least("max_req_input_len"), least("kv_tokens"))
-
-    @property
-    def total(self) -> int | None:
-        """min(C, K): what prompt and answer share."""
-        known = [value for value in (self.context_length, self.kv_tokens) if value is not None]
-        return min(known) if known else None
-
-    @property
-    def longest_prompt(self) -> int | None:
-        """Longest prompt that no server cuts or refuses; SGLang 0.5.23: max_req_input_len = min(C,K) - 6."""
-        if self.max_req_input_len is not None:
-            bound = self.max_req_input_len - 1
-        elif self.total is not None:
-            bound = self.total - 7
-        else:
-            return None
-        return bound if self.total is None else min(bound, self.total - 3)
-
-
 def row_cap(limits: LengthLimits, cap: int, prompt_length: int) -> int:
     """Return max_new_tokens of a row: `cap`, or what the context leaves (SGLang cuts silently past it).
 
@@ -170,4 +111,4 @@ def row_cap(limits: LengthLimits, cap: int, prompt_length: int) -> int:
         raise RowError(
             Code.PROMPT_TOO_LONG, f"expected a prompt of at most {longest} ids, got {prompt_length}", longest
         )
-    return cap if limits.total is None else min(cap, limits.total - 2 - prompt_length)
+    return limits.cap(cap, prompt_length)

@@ -14,11 +14,12 @@ import attrs
 
 from tasks.grammar.grammar import discover_grammar
 from tasks.job.spec import ModelSpec, SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.verdicts import Code
 from tasks.tokenizer.vocabulary import load_vocabulary
 from tasks.turns.conversations import plan_conversations
 from tasks.turns.next_turn import Step, Work
-from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tasks.turns.sampling import resolve_sampling
 from tests.support.talk import Talk
 
 KINDS = 256

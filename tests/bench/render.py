@@ -18,12 +18,13 @@ from pathlib import Path
 
 from tasks.grammar.grammar import Grammar, discover_grammar
 from tasks.job.spec import ModelSpec, SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.run.processes import Knowledge
 from tasks.run.rendering import Renderers
 from tasks.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from tasks.turns.conversations import plan_conversations
 from tasks.turns.next_turn import TurnRules, Work, next_step
-from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tasks.turns.sampling import resolve_sampling
 from tests.support.model_folders import STANDIN
 from tests.tasks.turns.test_turns import Record, said, user
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from tasks.fleet.ensure import FleetSettings
 from tasks.job.spec import ServersSpec
 from tasks.rows.records import Completion, Request
+from tasks.sglang.fingerprint import asked_ids
 from tasks.sglang.judge import ProbePlan
 from tasks.sglang.settings import Patience
 
@@ -45,9 +46,15 @@ class Scripted:
             "version": "0.5.23",
         }
         self.weights = "default"
+        self.model = 0
+        """Which weights it has, whatever it says: its log probabilities follow from it."""
         self.health = 200
         self.health_gate: asyncio.Event | None = None
         """Where it is set, `/health` answers only when the event is."""
+        self.info_gate: asyncio.Event | None = None
+        """The same of `/server_info`."""
+        self.info_asked = asyncio.Event()
+        self.context = 512
         self.text_ids = PROMPT.tolist()
         self.slots: int | None = None
         """Rows that it says it runs at once; any more of them wait. None: it says that none ever waits."""
@@ -93,6 +100,8 @@ class Scripted:
     def reply(self, body: dict[str, Any], **changes: Any) -> dict[str, Any]:
         """Return the right reply; `changes` go over its `meta_info`."""
         params, ids = body["sampling_params"], body.get("input_ids") or self.text_ids
+        if params["max_new_tokens"] == 0:
+            return {"output_ids": [], "meta_info": self._scores(ids, body["logprob_start_len"])}
         out = right_ids(ids)
         if bias := params.get("logit_bias"):
             out = [int(max(bias, key=bias.get))]
@@ -113,17 +122,26 @@ class Scripted:
         reply = {"text": str(out), "output_ids": out, "meta_info": meta | changes}
         return reply | {"prompt_token_ids": ids} if body.get("return_prompt_token_ids") else reply
 
+    def _scores(self, ids: list[int], start: int) -> dict[str, Any]:
+        """Return the log probabilities of the ids behind `start`: a function of the weights and the place."""
+        luck = np.random.default_rng(self.model).uniform(-8.0, 0.0, len(ids))
+        entries = [[float(luck[at]), ids[at], None] for at in range(start, len(ids))]
+        return {"input_token_logprobs": entries, "input_top_logprobs": [[entry] for entry in entries]}
+
     async def _health(self, request: web.Request) -> web.Response:
         if self.health_gate is not None:
             await self.health_gate.wait()
         return web.Response(status=self.health)
 
     async def _info(self, request: web.Request) -> web.Response:
+        if self.info_gate is not None:
+            self.info_asked.set()
+            await self.info_gate.wait()
         state = {"effective_max_running_requests_per_dp": self.told}
         return web.json_response({"internal_states": [state]} | self.info | {"weight_version": self.weights})
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "tiny", "max_model_len": 512}]})
+        return web.json_response({"object": "list", "data": [{"id": "tiny", "max_model_len": self.context}]})
 
     async def _loads(self, request: web.Request) -> web.Response:
         if not self.tells_loads:
@@ -175,15 +193,16 @@ class Scripted:
             await self._runner.cleanup()
             self._runner = None
 
-    def bounce(self) -> None:
+    def bounce(self, model: int = 0) -> None:
         """Die as soon as may be, and come back a moment later; once for all that ask meanwhile."""
         if self._bouncing is None or self._bouncing.done():
             self.deaths += 1
-            self._bouncing = asyncio.ensure_future(self._bounce())
+            self._bouncing = asyncio.ensure_future(self._bounce(model))
 
-    async def _bounce(self) -> None:
+    async def _bounce(self, model: int) -> None:
         await self.stop()
         await asyncio.sleep(0.3)  # long enough to be seen as away
+        self.model = model
         await self.start_again()
 
     async def start_again(self) -> None:
@@ -210,6 +229,7 @@ PLAN = ProbePlan(
     sampling={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "repetition_penalty": 1.0},
     name_of=lambda i: f"<{i}>",
     decode=lambda ids: str(ids.tolist()),
+    fingerprint_ids=asked_ids(PROMPT, np.arange(4, 60), VOCAB, frozenset({CLOSER, END})),
 )
 
 QUICK = Patience(

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from tasks.grammar.grammar import Grammar
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Completion, Request
 from tasks.tokenizer.vocabulary import Vocabulary
 from tasks.turns.conversations import Conversation
 from tasks.turns.mix import Mix
 from tasks.turns.next_turn import Step, TurnRules, Work, next_step
-from tasks.turns.sampling import LengthLimits, ResolvedSampling
+from tasks.turns.sampling import ResolvedSampling
 from tasks.turns.turns import BatchTurns
 
 

@@ -20,6 +20,7 @@ from tasks.rows.records import Completion
 from tasks.sglang.protocol import integrity_alarm
 from tests.support.scripted import (
     PLAN,
+    PROMPT,
     QUICK,
     VOCAB,
     ListLane,
@@ -63,7 +64,15 @@ async def short_context(server: Scripted, body: dict[str, Any]) -> web.StreamRes
 
 
 async def other_weights(server: Scripted, body: dict[str, Any]) -> web.StreamResponse | None:
-    """Answer as another model of the same tokenizer, which says nothing of it."""
+    """Come back as another model of the same tokenizer, which says nothing of it."""
+    if server.model == 0:
+        server.bounce(model=1)
+        return await breaks_off(server, body)
+    return await other_ids(server, body)
+
+
+async def other_ids(server: Scripted, body: dict[str, Any]) -> web.StreamResponse | None:
+    """Answer as another model would."""
     ids = right_ids([*body["input_ids"], 1])
     return web.json_response(server.reply(body, completion_tokens=len(ids)) | {"output_ids": ids})
 
@@ -71,7 +80,7 @@ async def other_weights(server: Scripted, body: dict[str, Any]) -> web.StreamRes
 async def told_weights(server: Scripted, body: dict[str, Any]) -> web.StreamResponse | None:
     """Answer with other weights and say so."""
     server.weights = "step-2"
-    return await other_weights(server, body)
+    return await other_ids(server, body)
 
 
 async def loops(server: Scripted, body: dict[str, Any]) -> web.StreamResponse | None:
@@ -132,15 +141,9 @@ async def loses(server: Scripted, body: dict[str, Any]) -> web.StreamResponse | 
 
 
 KINDS: tuple[Wrong, ...] = (
-    *(told_weights, loops, miscounts, slow, fails, is_full, aborts, garbles, breaks_off, loses),
+    *(refuses, short_context, other_weights, told_weights, loops, miscounts, slow, fails, is_full, aborts),
+    *(garbles, breaks_off, loses),
 )
-
-MISSING: dict[Wrong, str] = {
-    refuses: "one server's refusal is final yet",
-    short_context: "one server's refusal is final yet",
-    other_weights: "a server that says nothing of its other weights is known by their fingerprint only",
-}
-"""Kinds that are not mended: each is drawn with the others once it passes, which its own test tells."""
 
 
 @attrs.frozen
@@ -162,7 +165,8 @@ class Case:
 
 def drawn(luck: random.Random, wrong: Wrong) -> Case:
     """Return one case."""
-    refused = frozenset(luck.sample(range(ROWS), luck.choice((0, 0, 1, 2))))
+    numbers = [number for number in range(ROWS) if number != PROMPT[-1]]  # that row is the control prompt
+    refused = frozenset(luck.sample(numbers, luck.choice((0, 0, 1, 2))))
     return Case(wrong, luck.choice((0, 1, 4)), luck.choice((0.3, 1.0, 1.0)), refused)
 
 
@@ -217,13 +221,3 @@ async def test_a_server_that_is_wrong_but_answers_spoils_and_parks_no_row(number
     """The run ends, every row once: what is kept is right, and only what no server takes is parked."""
     luck = random.Random(SEED * 1_000_003 + number)
     await _check(drawn(luck, KINDS[number % len(KINDS)]), luck)
-
-
-@pytest.mark.asyncio(loop_factories=["uvloop"])
-@pytest.mark.parametrize(
-    "wrong", [pytest.param(kind, id=kind.__name__, marks=pytest.mark.xfail(strict=True, reason=why))
-              for kind, why in MISSING.items()]
-)  # fmt: skip
-async def test_a_kind_that_is_not_mended(wrong: Wrong) -> None:
-    """Fails today; the day it passes, it joins the others."""
-    await _check(Case(wrong, 0, 1.0, frozenset()), random.Random(1))

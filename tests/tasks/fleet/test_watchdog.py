@@ -247,13 +247,13 @@ async def test_a_check_that_breaks_ends_the_run(monkeypatch: pytest.MonkeyPatch)
             transport.abort()
             return web.Response()
 
-        async def broken(server: Server) -> bool:
+        async def broken(server: Server, *, ask: bool) -> str:
             raise ZeroDivisionError("a fault of our own")
 
         server.hook = break_off
         async with Fleet(settings(server.url, patience=ALONE)) as fleet:
             await fleet.ensure()
-            monkeypatch.setattr(fleet, "_unchanged", broken)
+            monkeypatch.setattr(fleet, "_fault", broken)
             async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch, asyncio.timeout(LIMIT_SECONDS):
                 with pytest.raises(ZeroDivisionError):
                     await dispatch.run(ListLane(requests(1)))

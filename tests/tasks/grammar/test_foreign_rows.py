@@ -9,10 +9,11 @@ from tasks.errors import DataError
 from tasks.grammar.check import check_row
 from tasks.grammar.foreign_rows import foreign_completion
 from tasks.job.spec import SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.tokenizer.template import render
 from tasks.turns.conversations import plan_conversations
 from tasks.turns.inspect_row import describe_refusal, describe_request, describe_verdict
-from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tasks.turns.sampling import resolve_sampling
 from tests.support.answers import answer
 from tests.support.families import Load
 from tests.support.talk import Talk

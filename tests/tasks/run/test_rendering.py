@@ -15,6 +15,7 @@ import pytest
 from tasks.errors import IdentityError, LaterError
 from tasks.grammar.grammar import Grammar, discover_grammar
 from tasks.job.spec import ModelSpec, SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.run import processes as processes_module
 from tasks.run import rendering
 from tasks.run.processes import Knowledge
@@ -22,7 +23,7 @@ from tasks.run.rendering import Renderers
 from tasks.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from tasks.turns.conversations import plan_conversations
 from tasks.turns.next_turn import Step, TurnRules, Work, next_step
-from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tasks.turns.sampling import resolve_sampling
 from tests.bench.render import measure
 from tests.support.answers import answer
 from tests.support.model_folders import tiny_kimi_folder

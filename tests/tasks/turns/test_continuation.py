@@ -5,10 +5,11 @@ import pytest
 
 from tasks.grammar.check import check_row
 from tasks.job.spec import SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Completion, Request, as_ids
 from tasks.turns.continuation import continuation_of, merge_rounds
 from tasks.turns.conversations import plan_conversations
-from tasks.turns.sampling import LengthLimits, resolve_sampling
+from tasks.turns.sampling import resolve_sampling
 from tests.support.answers import answer
 from tests.support.families import Load
 from tests.support.talk import Talk

@@ -10,9 +10,10 @@ from tasks.errors import JobError, RowError
 from tasks.grammar.check import check_row
 from tasks.grammar.grammar import discover_grammar
 from tasks.job.spec import SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.turns.conversations import plan_conversations
 from tasks.turns.mix import choose_mix, read_mix
-from tasks.turns.sampling import LengthLimits, resolve_sampling, row_cap, row_seed
+from tasks.turns.sampling import resolve_sampling, row_cap, row_seed
 from tests.support.answers import answer
 from tests.support.families import Load
 from tests.support.talk import Talk
@@ -94,8 +95,9 @@ def test_row_cap(limits: LengthLimits, cap: int, prompt: int, expected: int | No
 def test_the_tightest_server_counts() -> None:
     """Any row may go to any server, so the least of each limit holds."""
     servers = [LengthLimits(4096, 4090, None), LengthLimits(2048, 2042, 9000)]
-    assert LengthLimits.tightest(servers) == LengthLimits(2048, 2042, 9000)
-    assert LengthLimits.tightest([]) == LengthLimits()
+    assert LengthLimits.widest(servers) == LengthLimits(4096, 4090, None)
+    assert LengthLimits.widest([*servers, LengthLimits()]) == LengthLimits()
+    assert LengthLimits.widest([]) == LengthLimits()
 
 
 def test_row_seeds_are_stable() -> None:

@@ -10,13 +10,14 @@ import pytest
 from tasks.grammar.check import check_row
 from tasks.grammar.grammar import Grammar
 from tasks.job.spec import SamplingSpec
+from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Completion, Ragged, Request, as_ids
 from tasks.rows.row_id import row_id, split_row_id
 from tasks.rows.verdicts import Code
 from tasks.tokenizer.vocabulary import Vocabulary
 from tasks.turns.conversations import answer_points, extends_previous, plan_conversations
 from tasks.turns.replies import answer_calls, answer_message
-from tasks.turns.sampling import LengthLimits, resolve_sampling, row_seed
+from tasks.turns.sampling import resolve_sampling, row_seed
 from tests.support.answers import FORMS, answer
 from tests.support.families import Load
 from tests.support.model_folders import SHARED

@@ -1,0 +1,228 @@
+"""One dataset, one model: servers are known by what they think of fixed ids, not by what they are called."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from tasks.errors import JobError, UnfaithfulError
+from tasks.fleet.dispatch import Dispatch
+from tasks.fleet.fleet import Fleet
+from tasks.fleet.server import AWAY, CLOSED, OPEN
+from tasks.ledger.noted_servers import ServedModels, noted_servers
+from tasks.rows.records import Request
+from tasks.sglang.fingerprint import IDS, Fingerprint, asked_ids, compare, is_gibberish
+from tasks.store.folder import FolderStore
+from tests.support.scripted import (
+    PLAN,
+    PROMPT,
+    QUICK,
+    VOCAB,
+    ListLane,
+    Scripted,
+    assert_right,
+    requests,
+    scripted_server,
+    settings,
+)
+
+BRISK = attrs.evolve(QUICK, info_seconds=0.05, fingerprint_seconds=0.1, join_seconds=0.2)
+
+
+def _models(store: FolderStore, *allowed: str, has_rows: bool = True) -> ServedModels:
+    return ServedModels(store, asyncio.to_thread, allowed, has_rows)
+
+
+async def _send(fleet: Fleet, lane: ListLane) -> None:
+    async with Dispatch(fleet, PLAN.sampling, VOCAB, 5) as dispatch, asyncio.timeout(60):
+        await dispatch.run(lane)
+
+
+async def _until(fleet: Fleet, number: int, state: str) -> None:
+    """Wait until a server of a fleet is in a state: nothing tells a test of it."""
+    while fleet.servers[number].state != state:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("nats", "spread", "outcome"),
+    [
+        pytest.param(0.0, 0.0, "same", id="itself"),
+        pytest.param(0.066, 0.0, "same", id="8 bits"),
+        pytest.param(0.15, 0.0, "unclear", id="1 to 2 % noise"),
+        pytest.param(0.47, 0.0, "other", id="5 % noise"),
+        pytest.param(9.0, 0.0, "other", id="another model"),
+        pytest.param(0.2, 0.09, "same", id="a model that differs from itself"),
+        pytest.param(0.3, 0.09, "unclear", id="further than that"),
+        pytest.param(0.51, 1.0, "other", id="no spread explains it"),
+    ],
+)
+def test_what_a_difference_means(nats: float, spread: float, outcome: str) -> None:
+    again = asked_ids(PROMPT, np.arange(9), VOCAB, frozenset(range(80, VOCAB)))
+    assert ids[-IDS:].tolist() == again[-IDS:].tolist()
+    first = Fingerprint("a", (-2.0,) * 128, spread)
+    assert compare(first, Fingerprint("b", (-2.0 - nats,) * 128)) == outcome
+
+
+def test_a_few_wild_ids_are_no_other_model() -> None:
+    """One id counts one nat at most; other ids cannot be compared at all."""
+    first, wild = Fingerprint("a", (-2.0,) * 128), Fingerprint("a", (-30.0,) * 10 + (-2.0,) * 118)
+    assert compare(first, wild) == "same"
+    assert compare(first, Fingerprint("a", (-2.0,) * 64)) == "other"
+    assert Fingerprint.read(first.describe()) == first
+
+
+def test_what_is_asked() -> None:
+    """The question, 64 ids of the text (again where it is short), 64 ordinary ids that never change."""
+    ids = asked_ids(PROMPT, np.arange(4, 24), VOCAB, frozenset(range(80, VOCAB)))
+    assert ids[:3].tolist() == PROMPT.tolist()
+    assert ids[3 : 3 + IDS].tolist() == [4 + at % 20 for at in range(IDS)]
+    assert ids.size == 3 + 2 * IDS
+    assert ids[-IDS:].max() < 80
+    assert (
+        ids[-4:].tolist() == asked_ids(PROMPT, np.arange(9), VOCAB, frozenset(range(80, VOCAB)))[-4:].tolist()
+    )
+    assert is_gibberish(Fingerprint("a", (-9.0,) * 128), 8000) != is_gibberish(
+        Fingerprint("a", (-8.0,) * 128), 8000
+    )
+
+
+async def test_two_servers_with_other_weights_do_not_make_one_dataset() -> None:
+    """The same names, other weights: refused, both named, before a row is sent."""
+    async with scripted_server() as one, scripted_server() as two:
+        two.model = 1
+        two.info["model_path"] = "/models/other"
+        async with Fleet(settings(one.url, two.url, patience=BRISK)) as fleet:
+            with pytest.raises(UnfaithfulError, match="another model") as caught:
+                await fleet.ensure()
+        assert "/models/tiny (" in str(caught.value)
+        assert "/models/other (" in str(caught.value)
+        assert not one.rows
+        assert not two.rows
+
+
+async def test_a_dataset_stays_with_its_model_until_a_person_names_another(tmp_path: Path) -> None:
+    """A later run of the job: refused, let in by name, noted; a name that nobody refused is an error."""
+    store = FolderStore(tmp_path)
+    async with scripted_server() as server:
+
+        async def ensure(*allowed: str, has_rows: bool = True) -> None:
+            async with Fleet(
+                settings(server.url), None, _models(store, *allowed, has_rows=has_rows)
+            ) as fleet:
+                await fleet.ensure()
+
+        await ensure(has_rows=False)
+        server.model = 1
+        with pytest.raises(UnfaithfulError) as caught:
+            await ensure()
+        name = str(caught.value).split("allow_models: [")[1][:8]
+        with pytest.raises(JobError, match="00000000"):
+            await ensure("00000000")
+        await ensure(name)
+        noted = [each["fingerprint"] for each in noted_servers(store)]
+        assert {each["name"] for each in noted} > {name}
+        assert all(each["outcome"] == "same" for each in noted)
+        await ensure(has_rows=False)  # no row was made: the first server may have been a mistake
+        server.model = 0
+        with pytest.raises(UnfaithfulError):
+            await ensure()
+
+
+async def test_a_server_that_comes_back_with_other_weights_makes_no_more_rows() -> None:
+    """Killed and replaced on the same address, the same names: closed; the other server makes the rest."""
+    async with scripted_server() as one, scripted_server() as two:
+
+        async def die(body: dict[str, Any], before: int) -> None:
+            if before == 2:
+                two.bounce(model=1)
+            await asyncio.sleep(0.02)
+
+        two.hook = die
+        async with Fleet(settings(one.url, two.url, patience=BRISK)) as fleet:
+            await fleet.ensure()
+            lane = ListLane(requests(60))
+            await _send(fleet, lane)
+            await _until(fleet, 1, CLOSED)
+        assert "another model" in str(fleet.servers[1].error)
+        assert_right(lane)
+
+
+async def test_weights_that_change_without_a_word_are_found_out() -> None:
+    """Nothing breaks and nothing is told: the next asking finds it, and says how many rows are in doubt."""
+    told: list[str] = []
+    async with scripted_server() as server:
+
+        async def change(body: dict[str, Any], before: int) -> None:
+            server.model = int(before >= 5)
+            await asyncio.sleep(0.02)
+
+        server.hook = change
+        async with Fleet(settings(server.url, patience=BRISK), told.append) as fleet:
+            await fleet.ensure()
+            with pytest.raises(UnfaithfulError, match="another model"):
+                await _send(fleet, ListLane(requests(400)))
+    assert any("rows that it made since its model was last known are in doubt" in line for line in told)
+
+
+async def test_a_server_that_joins_late_is_noted_and_takes_what_fits_it(tmp_path: Path) -> None:
+    """A shorter context costs no row that another server takes; its own rows are cut to its own room."""
+    store = FolderStore(tmp_path)
+    async with scripted_server() as wide, scripted_server() as late:
+        late.context, late.health_gate = 150, asyncio.Event()
+        for server in (wide, late):
+            server.info |= {"max_req_input_len": None}
+        long = [Request(f"l:{i}#t0~s0", np.full(145, 2, np.int32), 16, seed=i) for i in range(20)]
+        lane = ListLane([*requests(20), *long])
+        settled = settings(wide.url, late.url, patience=BRISK)
+        async with Fleet(settled, None, _models(store)) as fleet:
+            await fleet.ensure()
+            late.health_gate.set()
+            await _until(fleet, 1, OPEN)
+            assert fleet.lengths().context_length == 512
+            await _send(fleet, lane)
+        assert_right(lane)
+        assert {each["url"] for each in noted_servers(store)} == {wide.url, late.url}
+        sent = [len(body["input_ids"]) for body in late.rows]
+        assert sent
+        assert max(sent) == 3
+
+
+async def test_a_row_that_fits_no_server_is_told_so() -> None:
+    """Rendered for a server that was not there yet: it ends with the lengths of all, and the run goes on."""
+    async with scripted_server() as one, scripted_server() as two:
+        one.context = two.context = 150
+        too_long = Request("l:0#t0~s0", np.full(400, 2, np.int32), 16, seed=0)
+        one.info |= {"max_req_input_len": None}
+        two.info |= {"max_req_input_len": None}
+        async with Fleet(settings(one.url, two.url, patience=BRISK)) as fleet:
+            await fleet.ensure()
+            lane = ListLane([too_long, *requests(8)])
+            await _send(fleet, lane)
+    ended = lane.by_row()["l:0#t0~s0"]
+    assert (ended.code, ended.sent) == ("prompt_too_long", False)
+    assert f"{one.url}: 143" in ended.detail
+
+
+async def test_a_server_that_is_evicted_while_it_is_asked_is_not_opened_unprobed() -> None:
+    """In doubt, asked what it is, and evicted meanwhile: only a fresh probe lets it in again."""
+    async with scripted_server() as server, Fleet(settings(server.url, patience=BRISK)) as fleet:
+        await fleet.ensure()
+        probed = _probes(server)
+        server.info_gate = asyncio.Event()
+        fleet.doubt(fleet.servers[0], "a test")
+        while server.info_asked == 0:
+            await asyncio.sleep(0.01)  # until it is being asked
+        fleet.evict(fleet.servers[0], "a test")
+        assert fleet.servers[0].state == AWAY
+        server.info_gate.set()
+        while fleet.servers[0].state != OPEN:
+            await asyncio.sleep(0.01)  # until it is let in again
+        assert _probes(server) > probed
+
+
+def _probes(server: Scripted) -> int:
+    return sum("logit_bias" in body["sampling_params"] for body in server.seen)
