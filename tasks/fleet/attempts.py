@@ -250,8 +250,10 @@ class Attempts:
     def on_alive(self, server: Server) -> None:
         """Count the attempts whose connection broke although the server lives."""
         rows = self.unresolved.pop(server.url, [])
-        self.refusals.cut(server, [row for row in rows if row.cut_at])
-        for row in (row for row in rows if not row.cut_at):
+        cut = [row for row in rows if row.cut_at is not None]
+        broken = [row for row in rows if row.cut_at is None]
+        self.refusals.cut(server, cut)
+        for row in broken:
             row.failed_at |= {server.url}
             self._spend(row, "transport", f"{server.url}: the connection broke before the whole reply")
 

@@ -99,7 +99,7 @@ class Row:
         blamed: it was alone in flight when a server died.
         failed_at: URLs of the servers where an attempt failed: it goes to another one while there is such.
         refused: how a server refused it that took a control prompt then, "" when none did.
-        cut_at: seconds after which what stands in front of a server cut its answer, 0 when nothing did.
+        cut_at: seconds after which what stands in front of a server cut its answer, None when nothing did.
         lost: attempts given up for want of a reply; each doubles how long the next one is waited for.
     """
 
@@ -112,7 +112,7 @@ class Row:
     blamed: bool = False
     failed_at: frozenset[str] = frozenset()
     refused: str = ""
-    cut_at: float = 0.0
+    cut_at: float | None = None
     lost: int = 0
 
 

@@ -120,8 +120,8 @@ class Refusals:
         """Take in that answers were cut on their way although the server lives: their rows are sent again."""
         for row in rows:
             row.failed_at |= {server.url}
-            before, age = server.cut_at, row.cut_at
-            server.cut_at, row.cut_at = age, 0.0
+            before, age = server.cut_at, row.cut_at or 0.0
+            server.cut_at, row.cut_at = age, None
             self._backlog.outcomes["cut"] += 1
             self._backlog.put_back(row)
             server.failures_in_a_row += 1
@@ -135,6 +135,6 @@ class Refusals:
 def _time_limit(url: str, before: float, age: float, row: Row) -> SurroundingsError:
     return SurroundingsError(
         f"{url}: a time limit in front of it cuts long answers, after {before:.0f} s and {age:.0f} s now "
-        f"({row.request.row_id}). Only short answers would get through: raise it above the longest answer, in "
-        "nginx proxy_read_timeout, or send to the server itself"
+        f"({row.request.row_id}). Only short ones would come through: raise it above the longest, in nginx "
+        "proxy_read_timeout, or send to the server itself"
     )

@@ -133,7 +133,7 @@ async def test_a_time_limit_in_front_of_a_server_ends_the_run_and_redraws_no_row
 
         server.hook = take_long
         lane = ListLane([*requests(8), *_long(4)])
-        with pytest.raises(SurroundingsError, match="a time limit in front of it cuts answers"):
+        with pytest.raises(SurroundingsError, match="a time limit in front of it cuts long answers"):
             await _send(lane, url)
         sends = Counter(body["input_ids"][0] for body in server.rows if len(body["input_ids"]) > 50)
         assert max(sends.values()) <= 2
@@ -164,7 +164,7 @@ async def test_a_proxys_own_answer_counts_against_no_row(status: int, text: str)
 
 
 async def test_rows_that_the_server_says_it_makes_are_not_given_up() -> None:
-    """The pace drops to a fiftieth: the rows take longer than the pace before explains, and are waited for."""
+    """The pace drops to a fiftieth: the rows take longer than it explained, and are waited for."""
     patience = attrs.evolve(BRISK, deadline_floor_seconds=0.2)
     async with scripted_server() as server:
 

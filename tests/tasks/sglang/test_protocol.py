@@ -147,7 +147,7 @@ def test_an_unusual_list_is_left_to_the_json_parser(text: str) -> None:
         pytest.param(_reply([8, 9], STOP, total_retractions=2**40), "malformed", id="retractions too wide"),
         pytest.param(_reply([8, 9], STOP, id="other"), "malformed", id="another request's reply"),
         pytest.param(b'{"output_ids": [8', "malformed", id="cut JSON"),
-        pytest.param(b"<html>", "malformed", id="HTML"),
+        pytest.param(b"<html>", "cut", id="HTML"),
         pytest.param(b"[]", "malformed", id="array"),
         pytest.param(b'{"output_ids": [8]}', "malformed", id="no meta_info"),
         pytest.param(b"", "malformed", id="empty"),
@@ -215,7 +215,7 @@ AT_BOUND = "Input length (4090 tokens) exceeds the maximum allowed length (4090 
         pytest.param(
             500, {"message": "Out of memory even after retracting"}, AttemptError, "failed", id="oom"
         ),
-        pytest.param(502, "<html>", AttemptError, "failed", id="proxy"),
+        pytest.param(502, "<html>", AttemptError, "cut", id="proxy"),
     ],
 )
 def test_who_acts_on_an_error(status: int, body: Any, kind: type[Exception], detail: str) -> None:
