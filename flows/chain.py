@@ -79,6 +79,7 @@ async def make_batches(
         render: the step that opens a batch.
     """
     failures: list[tuple[int, str]] = []
+    told = False
     while units:
         taken: list[Unit] = []
         try:
@@ -88,6 +89,10 @@ async def make_batches(
             raise errors.exceptions[0] from None  # the group cancelled the others; the first says why
         units, overtaken = await left_by_others(taken)
         failures += overtaken
+        if units and not told:
+            names = ", ".join(unit.name for unit in units[:3]) + (", ..." if len(units) > 3 else "")
+            current_run().tell(f"{len(units)} batches are waited for, other runs have them: {names}")
+            told = True
     return sorted(failures)
 
 

@@ -1,6 +1,7 @@
 """Flow runs over ranges of a job's batches: where they run, how they are started, found again and stopped."""
 
 import asyncio
+from multiprocessing.process import BaseProcess
 from typing import Any
 from uuid import UUID
 
@@ -133,4 +134,14 @@ async def stop_ranges(client: PrefectClient, spread: Spread) -> None:
     except UNSEEN as error:
         get_run_logger().warning("could not cancel flow runs; the next run finds them: %s", error)
     for process in processes:
+        await end_process(process)
+
+
+async def end_process(process: BaseProcess) -> None:
+    """Wait until a process of this machine that was told to end is gone; one that has stalled is killed."""
+    await asyncio.to_thread(process.join, END_SECONDS)
+    if process.is_alive():
+        text = "process %d did not end within %.0f s: it is killed, what is in its journals stays"
+        get_run_logger().warning(text, process.pid, END_SECONDS)
+        process.kill()
         await asyncio.to_thread(process.join, END_SECONDS)

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from multiprocessing.process import BaseProcess
 from uuid import UUID
 
 from prefect import get_client, get_run_logger
@@ -16,13 +17,22 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Crashed
 
-from flows.range_runs import PAGE, UNDER_WAY, left_at_work, place_of_ranges, start_range, stop_ranges
+from flows.range_runs import (
+    END_SECONDS,
+    PAGE,
+    UNDER_WAY,
+    left_at_work,
+    place_of_ranges,
+    start_range,
+    stop_ranges,
+)
 from flows.view import failures_told, shown_progress
 from tasks.job.spec import JobSpec
 from tasks.run.batch import Numbered
 from tasks.run.ranges import (
     INCOMPLETE,
     PENDING_SECONDS,
+    SPAWN_SECONDS,
     BatchRange,
     RangeRun,
     Spread,
@@ -164,10 +174,34 @@ async def _death(each: RangeRun, seen: FlowRun) -> str:
     if each.process is not None and not each.process.is_alive():
         told, each.gone = each.gone, True  # it may have told the server since it was asked
         return f"ended with its process, status {each.process.exitcode}" if told else ""
+    if each.process is None and seen.deployment_id is None and seen.state_type == StateType.PENDING:
+        return f"was never begun, Pending for {SPAWN_SECONDS:.0f} s" if each.stuck(now, SPAWN_SECONDS) else ""
     if seen.deployment_id is not None and seen.state_type == StateType.SCHEDULED:
         return ""  # it waits for a worker
     if seen.deployment_id is not None and seen.state_type == StateType.PENDING:
         return f"was Pending for {PENDING_SECONDS:.0f} s" if each.stuck(now) else ""
     await run.in_thread(listen, run, each, now)
     lease = run.spec.batch.lease_seconds
-    return f"was silent for {lease:.0f} s" if each.silent(now, lease) else ""
+    if not each.silent(now, lease):
+        each.waited = False
+        return ""
+    if each.process is None:
+        return f"was silent for {lease:.0f} s"
+    return await _stalled(each, each.process, now, lease)
+
+
+async def _stalled(each: RangeRun, process: BaseProcess, now: float, lease: float) -> str:
+    """End a living process of this machine that was silent for too long; return how; "" while it may go on.
+
+    While it lives it keeps its journals, and whoever is to take its range up would meet them.
+    """
+    limit = each.limit(lease)
+    if not each.silent(now, limit):
+        if not each.waited:
+            text = "%s: process %d lives and was silent for %.0f s: it is ended when that becomes %.0f s"
+            get_run_logger().warning(text, each.range.name, process.pid, lease, limit)
+        each.waited = True
+        return ""
+    process.kill()
+    await asyncio.to_thread(process.join, END_SECONDS)
+    return f"was silent for {limit:.0f} s, and its process {process.pid} was ended"

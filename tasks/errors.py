@@ -12,6 +12,7 @@
     ├── ServerError            this server cannot answer this; another one, or later, may   retried
     ├── LaterError             the same call may work in a moment (throttling, reset)       retried
     │   └── TakenError           another living worker has the batch
+    ├── StalledError           a process that shows no sign of life keeps the batch's journal
     ├── RowError               nobody can make this row: it is rejected with a code
     └── DataError              stored bytes are not what they claim to be                   exit 1
 
@@ -81,6 +82,10 @@ class LaterError(RawseqError):
 
 class TakenError(LaterError):
     """Another living worker has this batch: its receipt will come, or its lease will lapse."""
+
+
+class StalledError(RawseqError):
+    """A process of this machine has this batch's journal open and shows no sign of life: end it."""
 
 
 class RowError(RawseqError):

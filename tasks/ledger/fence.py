@@ -19,6 +19,9 @@ from tasks.store.contract import MissingError, ObjectStore, canonical
 LEASE_SECONDS: Final = 90.0
 """A worker that was silent for so long is taken for dead; it shows itself three times as often."""
 
+STALLED_LEASES: Final = 3
+"""A process of this machine that lives and shows no sign of it is waited for so many times as long."""
+
 
 @attrs.define(slots=True, eq=False)
 class Leases:
@@ -86,6 +89,14 @@ class Leases:
         except MissingError:
             return False
         return not (holds_journal and home == self.home)
+
+    def silence(self, unit: str) -> tuple[str | None, float | None]:
+        """Return which worker has a generation of a batch, and for how many seconds it was silent.
+
+        The worker is None when the batch is free, its silence when it never showed itself, or said goodbye.
+        """
+        _, run = self._last(unit)
+        return run, None if run is None else last_sign(self.store, run)
 
     def check(self, unit: str) -> None:
         """Make sure that no other worker has taken the batch over.

@@ -69,7 +69,8 @@ class Journal:
                 out, and removed with the rest.
 
         Raises:
-            SurroundingsError: another process has it open, or the disk refuses.
+            HeldError: another process has it open.
+            SurroundingsError: the disk refuses.
         """
         try:
             lock = take_folder(folder)

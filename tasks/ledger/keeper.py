@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from tasks.errors import LaterError, RawseqError, TakenError
+from tasks.errors import LaterError, RawseqError, StalledError, TakenError
 from tasks.ledger.batch import Batch
-from tasks.ledger.fence import LEASE_SECONDS, Leases, home_of
+from tasks.ledger.fence import LEASE_SECONDS, STALLED_LEASES, Leases, home_of
 from tasks.ledger.journal import Journal
 from tasks.ledger.journal_copies import PartCopy, drop_parts, fetch_parts
 from tasks.ledger.journal_folder import disk_bytes
 from tasks.ledger.receipt import parse_unit, receipt_key, unit_name
 from tasks.store.contract import ObjectStore
+from tasks.store.disk import HeldError
 
 _LOG = logging.getLogger("rawseq.keeper")
 
@@ -50,6 +51,7 @@ class Keeper:
         self._upload_seconds = upload_seconds
         self._copies: dict[str, PartCopy] = {}
         self._open: set[str] = set()
+        self._stalled: dict[str, float] = {}  # since when who holds its journal was seen to be silent
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="rawseq-keeper")
@@ -79,12 +81,17 @@ class Keeper:
 
         Raises:
             TakenError: a living worker has it, or its receipt came; look again whether it is committed.
-            SurroundingsError: another process of this machine has its journal open, or the disk refuses.
+            StalledError: a process of this machine has its journal open and shows no sign of life.
+            SurroundingsError: the disk refuses.
         """
         unit = unit_name(batch.index, generation)
         folder = self._root / unit
         fetch_parts(self._store, unit, folder)
-        journal = Journal.open(folder, job_id, batch, self._run, purpose)
+        try:
+            journal = Journal.open(folder, job_id, batch, self._run, purpose)
+        except HeldError as error:
+            raise self._held(unit, error) from error
+        self._stalled.pop(unit, None)
         try:
             other = self._leases.take(unit, holds_journal=True)
             if other is not None:
@@ -100,6 +107,19 @@ class Keeper:
             if self._upload_seconds is not None:
                 self._copies[unit] = PartCopy(self._store, unit, journal)
         return journal
+
+    def _held(self, unit: str, error: HeldError) -> TakenError | StalledError:
+        """Return what a journal that another process of this machine has open means for its batch."""
+        run, silence = self._leases.silence(unit)
+        lease, now = self._leases.seconds, time.monotonic()
+        if silence is not None and silence <= lease:
+            self._stalled.pop(unit, None)
+            return TakenError(f"batch {unit}: {run} has it and lives; its receipt will come: {error}")
+        limit, waited = STALLED_LEASES * lease, now - self._stalled.setdefault(unit, now)
+        text = f"batch {unit}: {error}; it shows no sign of life"
+        if waited > limit:
+            return StalledError(f"{text}, and was waited for {limit:.0f} s: end it, then run again")
+        return TakenError(f"{text}, waited for {waited:.0f} of {limit:.0f} s")
 
     def crowded(self, limit: int) -> int:
         """Return how many bytes the journals take on the disk; 0 below `limit`, or when none is open here.

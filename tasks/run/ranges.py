@@ -15,7 +15,7 @@ from uuid import UUID
 import attrs
 
 from tasks.errors import OperatorError, RangeError
-from tasks.ledger.fence import last_sign
+from tasks.ledger.fence import STALLED_LEASES, last_sign
 from tasks.run.retry import Retry, rows_made
 from tasks.run.run import Run
 
@@ -24,6 +24,9 @@ RANGE_BATCHES: Final = 100
 
 RANGES_PER_WORKER: Final = 2
 """A small job is cut so fine that a worker that is early has something left to take."""
+
+SPAWN_SECONDS: Final = 60.0
+"""A flow run of a process of this machine, found Pending, runs by then: else it was never started."""
 
 START_SECONDS: Final = 900.0
 """A flow run that is said to run shows itself by then: before, it may be loading a tokenizer from afar."""
@@ -89,6 +92,7 @@ class RangeRun:
         taken: when a worker was first seen to have taken it, monotonic seconds; None: it waits for one.
         since: when it was first seen to run, monotonic seconds; None: it does not yet.
         heard: when it last showed itself in the store, monotonic seconds; None: not yet.
+        waited: that it is silent and waited for was told.
     """
 
     run_id: UUID
@@ -98,6 +102,7 @@ class RangeRun:
     taken: float | None = None
     since: float | None = None
     heard: float | None = None
+    waited: bool = False
 
     @property
     def state(self) -> str:
@@ -106,10 +111,10 @@ class RangeRun:
             return "at work"
         return "waits for a worker" if self.taken is None else "starts"
 
-    def stuck(self, now: float) -> bool:
-        """Whether the worker that took it must have died before it ran; called while it is Pending."""
+    def stuck(self, now: float, seconds: float = PENDING_SECONDS) -> bool:
+        """Whether what was to run it must have died before it ran; called while it is Pending."""
         self.taken = now if self.taken is None else self.taken
-        return now - self.taken > PENDING_SECONDS
+        return now - self.taken > seconds
 
     def silent(self, now: float, lease_seconds: float) -> bool:
         """Whether it must be dead by its silence in the store; called while it is said to run."""
@@ -117,6 +122,10 @@ class RangeRun:
         if self.heard is None:
             return now - self.since > START_SECONDS
         return now - max(self.heard, self.since) > lease_seconds
+
+    def limit(self, lease_seconds: float) -> float:
+        """Return for how many seconds it may be silent while its process lives, which keeps its journals."""
+        return START_SECONDS if self.heard is None else STALLED_LEASES * lease_seconds
 
 
 @attrs.define(slots=True, eq=False)

@@ -8,6 +8,10 @@ from pathlib import Path
 from tasks.errors import SurroundingsError
 
 
+class HeldError(SurroundingsError):
+    """Another living process has the folder: names it, where the system tells."""
+
+
 def take_folder(folder: Path, purpose: str = "on this batch, got another that has its journal open") -> int:
     """Lock the folder for this process; return the descriptor that holds it.
 
@@ -16,7 +20,7 @@ def take_folder(folder: Path, purpose: str = "on this batch, got another that ha
         purpose: what the only process is to be on, and what another one would be: for the message.
 
     Raises:
-        SurroundingsError: somebody else holds it.
+        HeldError: another process holds it.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,9 +31,10 @@ def take_folder(folder: Path, purpose: str = "on this batch, got another that ha
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = _holder(descriptor)
             os.close(descriptor)
-            raise SurroundingsError(
-                f"{folder}: expected to be the only process {purpose}: let it finish, or end it"
+            raise HeldError(
+                f"{folder}: expected to be the only process {purpose}{holder}: let it finish, or end it"
             ) from None
         try:
             if os.path.samestat(os.fstat(descriptor), folder.stat()):
@@ -37,6 +42,19 @@ def take_folder(folder: Path, purpose: str = "on this batch, got another that ha
         except FileNotFoundError:
             pass
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    """Return ` (process 7)` for who holds the lock of an open folder; "" where the system does not tell."""
+    place = os.fstat(descriptor)
+    name = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
+    try:
+        locks = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return ""
+    held = (line.split() for line in locks if "->" not in line)
+    pids = [words[4] for words in held if words[1] == "FLOCK" and words[5] == name]
+    return f" (process {pids[0]})" if pids else ""
 
 
 def disk_advice(error: OSError) -> str:

@@ -1,5 +1,6 @@
 """Leases and journal copies: one worker a batch; a dead one's work goes on elsewhere."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,10 +12,11 @@ import attrs
 import pytest
 
 from tasks.audit.reread import audit
-from tasks.errors import LaterError, SurroundingsError
-from tasks.job.spec import JobSpec
+from tasks.errors import LaterError, StalledError, SurroundingsError, TakenError
+from tasks.job.spec import JobSpec, StoreSpec
 from tasks.ledger.batch import Batch
 from tasks.ledger.fence import Leases, home_of
+from tasks.ledger.journal import Journal
 from tasks.ledger.keeper import Keeper
 from tasks.ledger.ledger import Ledger
 from tasks.ledger.receipt import unit_name
@@ -22,6 +24,7 @@ from tasks.prompts.opening import open_sources
 from tasks.prompts.plan_batches import extend_plan
 from tasks.rows.records import Completion, as_ids
 from tasks.store.contract import ObjectStore, canonical, sha256_hex
+from tasks.store.opening import open_store
 
 BATCH = Batch(3, 30, 40, "f" * 64, ())
 SILENCE = 2.0
@@ -190,7 +193,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 
 def test_a_living_worker_is_named(store: ObjectStore, tmp_path: Path) -> None:
-    """A batch of another machine is refused for now; one of this machine is refused by its journal."""
+    """A batch of another machine is left to it, and one of another process of this machine as well."""
     with (
         Keeper(store, tmp_path / "one", "first") as first,
         Keeper(store, tmp_path / "two", "second") as second,
@@ -199,11 +202,36 @@ def test_a_living_worker_is_named(store: ObjectStore, tmp_path: Path) -> None:
         journal = first.open_journal("job", BATCH)
         with pytest.raises(LaterError, match="batch 000003: worker first has it and lives"):
             second.open_journal("job", BATCH)
-        with pytest.raises(SurroundingsError, match="only process on this batch"):
+        with pytest.raises(TakenError, match=rf"first has it and lives.*process {os.getpid()}"):
             third.open_journal("job", BATCH)
         first.close_journal("000003", journal)
         journal = second.open_journal("job", BATCH)
         second.close_journal("000003", journal)
+
+
+@pytest.mark.parametrize("sign", ["none", "old"])
+def test_a_stalled_worker_of_this_machine_is_not_waited_for_without_limit(tmp_path: Path, sign: str) -> None:
+    """It keeps the journal and does not show itself: told for three leases, then its batch alone fails."""
+    store, lease = open_store(StoreSpec(uri=str(tmp_path / "store")), "job"), 0.2
+    if sign == "old":
+        Leases(store, "stalled", "here").take("000003", holds_journal=True)
+    stalled = Journal.open(tmp_path / "000003", "job", BATCH, "stalled")
+    with stalled, Keeper(store, tmp_path, "next", lease_seconds=lease) as other:
+        begun, told = time.monotonic(), list[str]()
+        while True:
+            try:
+                other.open_journal("job", BATCH)
+            except TakenError as error:
+                told.append(str(error))
+            except StalledError as error:
+                told.append(str(error))
+                break
+            time.sleep(0.02)  # waiting for the silence itself
+        assert time.monotonic() - begun > 3 * lease
+        assert f"process {os.getpid()}" in told[-1]
+        assert told[-1].endswith(f"was waited for {3 * lease:.0f} s: end it, then run again")
+        journal = other.open_journal("job", attrs.evolve(BATCH, index=4))
+        other.close_journal("000004", journal)
 
 
 def test_unfinished_work_is_copied_when_a_run_stops(store: ObjectStore, tmp_path: Path) -> None:
