@@ -74,6 +74,23 @@ def test_ceph(request: pytest.FixtureRequest, lane: str) -> None:
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("before", "lost"),
+    [pytest.param(3, 1, id="the first of two"), pytest.param(5, 8, id="those of all eight writers")],
+)
+def test_a_put_whose_answer_was_lost_is_its_own(
+    seaweed: Seaweed, s3_spec: StoreSpec, before: int, lost: int
+) -> None:
+    """It is made again and finds its own bytes there: no other writer's."""
+    faults = [Fault("pass", path="_probe/", times=before), Fault("lose_response", path="_probe/", times=lost)]
+    with FaultProxy(seaweed.port, *faults) as proxy:
+        spec = s3_spec.model_copy(update={"endpoint_url": proxy.url})
+        store, probe = prepare_store(spec, "job", seaweed.credentials)
+        assert probe.as_json()["modes"]["commit"] == "conditional", probe.as_json()
+        assert proxy.broken == before + lost
+        store.close()
+
+
 def test_a_setting_beats_the_probe(seaweed: Seaweed, s3_spec: StoreSpec) -> None:
     """store.checksums other than auto is taken as it is."""
     spec = s3_spec.model_copy(update={"checksums": "when_required"})
