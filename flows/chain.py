@@ -1,6 +1,7 @@
 """What the flows that make batches share: the chain of one batch, and many chains at once."""
 
 import asyncio
+import multiprocessing
 import signal
 import threading
 import time
@@ -180,9 +181,12 @@ async def wait_for_prefect() -> None:
     """Return when the Prefect server answers, so that it learns how this run ended.
 
     In an outage Prefect's own client gives up after a minute, and a run that has done all its work would stay
-    Running, or be called Crashed.
+    Running, or be called Crashed. A process whose parent was killed does not wait: the temporary server of
+    that one is gone for good, and the next run finds what is done in the ledger.
     """
-    until = time.monotonic() + OUTAGE_SECONDS
+    parent = multiprocessing.parent_process()
+    left = parent is not None and not parent.is_alive()
+    until = time.monotonic() + (0.0 if left else OUTAGE_SECONDS)
     async with get_client() as client:
         while (error := await client.api_healthcheck()) is not None and time.monotonic() < until:
             get_run_logger().warning("all is committed; waiting for the Prefect server: %s", error)

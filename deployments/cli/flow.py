@@ -5,10 +5,14 @@ server of its own for the time of the run.
 """
 
 import asyncio
+import atexit
+import contextlib
+import functools
 import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,6 +33,12 @@ SERVER_START_SECONDS: Final = 150
 few seconds on a quiet machine; Prefect's own 20 seconds were not enough on a busy one."""
 
 
+END_WITH_US: Final = 'read -r ended || { kill "$1" && sleep 10 && kill -9 "$1"; } 2>/dev/null'
+"""A shell's line that ends a process once its input closes without a word: then who would write is dead."""
+
+_LOG = logging.getLogger("rawseq.flow")
+
+
 class FlowFailedError(RawseqError):
     """The flow ended without a summary, and not by one of our own errors."""
 
@@ -45,6 +55,56 @@ def quiet_prefect(console: Console) -> None:
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", str(SERVER_START_SECONDS))
     for name, value in SERVER_SETTINGS.items():  # of the server that Prefect starts when there is none
         os.environ.setdefault(name, value)
+
+
+@functools.cache
+def end_server_with_us() -> None:
+    """Let the temporary server that Prefect may start end with this process: `kill -9` runs no `atexit`."""
+    import prefect
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url or sys.platform == "win32":
+        return
+    from prefect.server.api import server
+
+    kind = getattr(server, "SubprocessASGIServer", None)
+    start = getattr(kind, "_run_uvicorn_command", None)
+    if kind is None or start is None:
+        _LOG.warning(
+            "Prefect %s starts its temporary server in a way that is not known here: should this command be "
+            "killed, end that server by hand",
+            prefect.__version__,
+        )
+        return
+
+    def start_watched(self: Any) -> "subprocess.Popen[Any]":
+        process: subprocess.Popen[Any] = start(self)
+        end_with_us(process.pid)
+        return process
+
+    kind._run_uvicorn_command = start_watched
+
+
+def end_with_us(pid: int) -> None:
+    """End a process when this one was killed; a shell in a session of its own waits for that at a pipe."""
+    theirs, ours = os.pipe()  # no process that we start inherits our end
+    watch = subprocess.Popen(
+        ["/bin/sh", "-c", END_WITH_US, "sh", str(pid)],
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(theirs)
+
+    def leave() -> None:
+        """Let the shell go in good order: whoever started the process ends it."""
+        with contextlib.suppress(OSError):
+            os.write(ours, b"ended\n")
+        os.close(ours)
+        watch.wait()
+
+    atexit.register(leave)
 
 
 class _ToldOnce(logging.Filter):
@@ -95,6 +155,7 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
         SurroundingsError: the Prefect server does not answer, or refuses.
         FlowFailedError: when the flow crashed for another reason.
     """
+    end_server_with_us()
     for handler in logging.getLogger().handlers:  # Prefect's console, since its import
         handler.addFilter(_ToldOnce())
     runs: list[Run] = []
@@ -131,6 +192,7 @@ def block_keys(store: StoreSpec) -> Mapping[str, str] | None:
 
     from tasks.steps import load_credentials
 
+    end_server_with_us()
     try:
         return asyncio.run(load_credentials(store))
     except (httpx.HTTPError, OSError, PrefectException, RuntimeError) as error:
