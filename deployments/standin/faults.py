@@ -14,6 +14,7 @@ FAULTS: dict[str, str] = {
     "loading_seconds": "S: /health answers 503 for S seconds after the start (at start only)",
     "refuse_seconds": "S: the port opens S seconds after the start (at start only)",
     "keepalive": "S: idle connections are closed after S seconds instead of 5 (at start only)",
+    "other_weights": "SHARE: noise of that share lies on all weights (at start only)",
     "queue_full": "/generate answers 503 `The request queue is full.`",
     "error_500_text": "/generate answers 500 text/plain",
     "bad_request": "object|string|message: /generate answers 400 in this shape",

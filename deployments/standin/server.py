@@ -42,11 +42,11 @@ class Server:
         self.config, self.defaults = _json(folder / "config.json"), _json(folder / "generation_config.json")
         self.template = ChatTemplate(folder)
         self.tokenizer = self.template.tokenizer
-        weights = load(folder)
+        self.counters, self.switches = Counters(), Switches(arguments.faults)
+        weights = load(folder, float(self.switches.value("other_weights") or 0))
         self.context = arguments.context_length or weights.shape.context
         running = arguments.max_running_requests or ROWS
         self.pool = arguments.max_total_tokens or running * self.context
-        self.counters, self.switches = Counters(), Switches(arguments.faults)
         network = Network(weights, -(-running // ROWS), self.context)
         limits = Limits(running, arguments.max_queued_requests, self.pool)
         self.engine = Engine(Stepper(network), self.tokenizer, limits, self.counters, self._deliver)

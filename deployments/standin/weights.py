@@ -96,10 +96,14 @@ def _layer(tensors: dict[str, Float], index: int) -> Layer:
     )
 
 
-def load(folder: Path) -> Weights:
-    """Read config.json and model.safetensors of a folder."""
+def load(folder: Path, noise: float = 0.0) -> Weights:
+    """Read config.json and model.safetensors of a folder; `noise`: its share of each tensor's deviation."""
     shape = read_shape(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     tensors = load_file(str(folder / "model.safetensors"))
+    luck = np.random.default_rng(1)
+    for name, tensor in tensors.items() if noise else ():
+        off = luck.normal(0.0, noise * float(tensor.std()), tensor.shape)
+        tensors[name] = tensor + off.astype(tensor.dtype)
     embedding = np.ascontiguousarray(tensors["model.embed_tokens.weight"], np.float32)
     head = tensors.get("lm_head.weight", embedding)
     return Weights(

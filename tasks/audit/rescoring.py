@@ -21,10 +21,13 @@ from tasks.dataset.stored import job_of, job_record
 from tasks.errors import JobError, RowError, SurroundingsError, UnfaithfulError
 from tasks.fleet.ensure import wait_ready
 from tasks.job.spec import ServersSpec
+from tasks.ledger.noted_servers import models_of
 from tasks.rows.records import Request
 from tasks.rows.verdicts import Code
 from tasks.sglang.client import Access, ServerClient
+from tasks.sglang.fingerprint import Fingerprint, ask_fingerprint, compare
 from tasks.sglang.gates import refusals, same_model
+from tasks.sglang.info import ServerInfo
 from tasks.sglang.outcomes import AttemptError
 from tasks.sglang.scoring import Scores
 from tasks.sglang.settings import Patience, api_key_of
@@ -82,6 +85,7 @@ async def rescore(
         info = await client.info()
         if reasons := refusals(info, {}):
             raise UnfaithfulError(f"{client.url}: not fit for re-scoring: " + "; ".join(reasons))
+        await _check_model(client, info, [Fingerprint.read(model) for model in models_of(store)])
         size = int(record["resolved"]["tokenizer"]["size"])
         scored, unfit = await _score_all(client, rows, size, check)
     mixes = read_mix(job.sampling.mix)
@@ -94,6 +98,19 @@ async def rescore(
     if not same_model(job.model.tokenizer, served := info.tokenizer_path or info.model_path):
         told += f"; it serves {served or 'an untold model'}, the rows are of {job.model.tokenizer}"
     return check, f"rescored: {told}", looked
+
+
+async def _check_model(client: ServerClient, info: ServerInfo, models: Sequence[Fingerprint]) -> None:
+    """Raise UnfaithfulError when a server has none of the models that made the dataset."""
+    for model in models:
+        told = await ask_fingerprint(client, np.array(model.ids, np.int32), info)
+        if told is None or compare(model, told) != "other":
+            return
+    if models:
+        raise UnfaithfulError(
+            f"{client.url}: not fit for re-scoring: expected a model that made these rows, "
+            f"{', '.join(map(str, models))}, got {info.model_path or 'unnamed'} with other log probabilities"
+        )
 
 
 async def rescored(

@@ -30,6 +30,13 @@ def noted_servers(store: ObjectStore) -> list[dict[str, Any]]:
     return sorted(found, key=lambda server: (server["url"], server["version"]))
 
 
+def models_of(store: ObjectStore) -> list[dict[str, Any]]:
+    """Return the fingerprints of the models that made a dataset: its first, and those let in by name."""
+    names = {server["fingerprint"]["name"] for server in noted_servers(store) if "fingerprint" in server}
+    keys = [FIRST, *(f"fingerprints/{name}.json" for name in sorted(names))]
+    return [orjson.loads(store.get(key)) for key in keys if store.head(key) is not None]
+
+
 class ServedModels:
     """What a dataset keeps of the models that its servers have: `DatasetModels` of the fleet.
 

@@ -66,11 +66,13 @@ class Fingerprint:
 
     Args:
         model: path of the model as the server tells it.
+        ids: what was asked: a question, and the 128 ids that count.
         values: natural logarithms of the ids' probabilities, in order.
         spread: mean difference of the server from itself, nats.
     """
 
     model: str
+    ids: tuple[int, ...]
     values: tuple[float, ...]
     spread: float = 0.0
 
@@ -84,17 +86,24 @@ class Fingerprint:
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON-able data."""
-        return {"name": self.name, "model": self.model, "values": list(self.values), "spread": self.spread}
+        return {
+            "name": self.name,
+            "model": self.model,
+            "ids": list(self.ids),
+            "values": list(self.values),
+            "spread": self.spread,
+        }
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> Self:
         """Return what `describe` made."""
-        return cls(described["model"], tuple(described["values"]), described["spread"])
+        ids, values = tuple(described["ids"]), tuple(described["values"])
+        return cls(described["model"], ids, values, described["spread"])
 
 
 def difference(one: Fingerprint, other: Fingerprint) -> float:
     """Return the mean difference in nats, each id's cut at one; infinity where other ids were asked for."""
-    if len(one.values) != len(other.values):
+    if one.ids != other.ids:
         return math.inf
     apart = np.abs(np.array(one.values) - np.array(other.values))
     return float(np.minimum(apart, MOST).mean())
@@ -161,4 +170,5 @@ async def ask_fingerprint(client: ServerClient, ids: Ids, info: ServerInfo) -> F
         if error.outcome == "busy":
             raise
         return None  # not every server can
-    return Fingerprint(info.model_path, tuple(round(float(value), DECIMALS) for value in scores.values))
+    values = tuple(round(float(value), DECIMALS) for value in scores.values)
+    return Fingerprint(info.model_path, tuple(ids.tolist()), values)

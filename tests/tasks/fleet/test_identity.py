@@ -29,6 +29,7 @@ from tests.support.scripted import (
     settings,
 )
 
+ASKED = tuple(range(130))
 BRISK = attrs.evolve(QUICK, info_seconds=0.05, fingerprint_seconds=0.1, join_seconds=0.2)
 
 
@@ -62,15 +63,16 @@ async def _until(fleet: Fleet, number: int, state: str) -> None:
 )
 def test_what_a_difference_means(nats: float, spread: float, outcome: str) -> None:
     """The limits follow what the first server differs from itself, up to where nothing explains it."""
-    first = Fingerprint("a", (-2.0,) * 128, spread)
-    assert compare(first, Fingerprint("b", (-2.0 - nats,) * 128)) == outcome
+    first = Fingerprint("a", ASKED, (-2.0,) * 128, spread)
+    assert compare(first, Fingerprint("b", ASKED, (-2.0 - nats,) * 128)) == outcome
 
 
 def test_a_few_wild_ids_are_no_other_model() -> None:
     """One id counts one nat at most; other ids cannot be compared at all."""
-    first, wild = Fingerprint("a", (-2.0,) * 128), Fingerprint("a", (-30.0,) * 10 + (-2.0,) * 118)
+    first = Fingerprint("a", ASKED, (-2.0,) * 128)
+    wild = Fingerprint("a", ASKED, (-30.0,) * 10 + (-2.0,) * 118)
     assert compare(first, wild) == "same"
-    assert compare(first, Fingerprint("a", (-2.0,) * 64)) == "other"
+    assert compare(first, Fingerprint("a", ASKED[1:], (-2.0,) * 128)) == "other"
     assert Fingerprint.read(first.describe()) == first
 
 
@@ -84,8 +86,8 @@ def test_what_is_asked() -> None:
     assert (
         ids[-4:].tolist() == asked_ids(PROMPT, np.arange(9), VOCAB, frozenset(range(80, VOCAB)))[-4:].tolist()
     )
-    assert is_gibberish(Fingerprint("a", (-9.0,) * 128), 8000) != is_gibberish(
-        Fingerprint("a", (-8.0,) * 128), 8000
+    assert is_gibberish(Fingerprint("a", ASKED, (-9.0,) * 128), 8000) != is_gibberish(
+        Fingerprint("a", ASKED, (-8.0,) * 128), 8000
     )
 
 
