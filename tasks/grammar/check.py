@@ -15,7 +15,7 @@ from tasks.grammar.grammar import Grammar
 from tasks.grammar.integrity import Fault, end_fault, reply_fault
 from tasks.grammar.scan import scan_batch
 from tasks.grammar.walk import Walk
-from tasks.rows.records import Completion, Ragged, Segment, Verdict
+from tasks.rows.records import Completion, Ids, Ragged, Segment, Verdict
 from tasks.rows.verdicts import CANONICAL, CUT, Code
 
 _SHAREABLE = CANONICAL | CUT
@@ -60,6 +60,17 @@ def check_row(grammar: Grammar, completion: Completion) -> Verdict:
     inputs = Ragged.from_rows([completion.input_ids])
     outputs = Ragged.from_rows([completion.output_ids])
     return check_rows(grammar, inputs, outputs, [completion])[0]
+
+
+def bare_completion(grammar: Grammar, row_id: str, prompt: Ids, output: Ids) -> Completion:
+    """Return a completion of which only the ids are known.
+
+    A row that ends with an end id stopped there; any other is taken for one that was cut.
+    """
+    ended = output.size > 0 and int(output[-1]) in grammar.end_ids
+    return Completion(
+        row_id, prompt, output, "stop" if ended else "length", int(output[-1]) if ended else None
+    )
 
 
 class _Judge:

@@ -14,8 +14,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from tasks.grammar.check import check_rows
-from tasks.grammar.foreign_rows import bare_completion
+from tasks.grammar.check import bare_completion, check_rows
 from tasks.grammar.grammar import Grammar
 from tasks.rows.records import Completion, Ragged, as_ids
 from tasks.rows.verdicts import accepted_codes

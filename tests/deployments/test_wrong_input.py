@@ -65,7 +65,7 @@ def command(
         pytest.param(["demo", "--store", ""], "--store: uri: expected text", id="demo-empty"),
         pytest.param(["run", ""], "cannot read the job file", id="run-empty"),
         pytest.param(["render", ""], "cannot read the job file", id="render-empty"),
-        pytest.param(["check", "", *TOKENIZER], "cannot read it", id="check-empty"),
+        pytest.param(["check", "", *TOKENIZER], "FILE: expected a file or a folder", id="check-empty"),
         pytest.param(["check", "x.jsonl", "--tokenizer", ""], "options: tokenizer: expected", id="no-model"),
         pytest.param(["check", "x.jsonl"], "--tokenizer: expected a model name or folder", id="no-option"),
         pytest.param(
