@@ -11,6 +11,7 @@ from tasks.job.spec import JobSpec
 from tasks.ledger.ledger import Ledger
 from tasks.ledger.plan import Plan
 from tasks.prompts.opening import open_sources
+from tasks.prompts.planned import name_sources
 from tasks.prompts.sources import Sources
 from tasks.store.contract import ObjectStore, canonical, sha256_hex
 
@@ -35,10 +36,10 @@ def source_notices(
         return ()  # the audit itself says so
     try:
         sources = open_sources(spec.prompts, spec.store, credentials)
-        sources.know(plan.sources)
+        sources.seal = (spec.job_id, sha256_hex(canonical(resolved)))
+        name_sources(sources, plan)
     except RawseqError as error:
         return (f"prompts: not compared with the plan: {error}",)
-    sources.seal = (spec.job_id, sha256_hex(canonical(resolved)))
     moved = (
         f"prompts: source {name!r} was planned from {uri}; that file is not among prompts.sources now"
         for name, uri in sources.missing.items()

@@ -22,6 +22,7 @@ from tasks.job.spec import JobSpec
 from tasks.ledger.ledger import Ledger
 from tasks.ledger.plan import Plan
 from tasks.prompts.opening import open_sources
+from tasks.prompts.planned import name_sources
 from tasks.prompts.sources import Sources
 from tasks.rows.records import Verdict
 from tasks.store.contract import ObjectStore, canonical, sha256_hex
@@ -53,8 +54,8 @@ class _Told:
         variants = [mix.template_args for mix in read_mix(spec.sampling.mix)]
         plan = Ledger(store, str(job["job_id"])).plan()
         sources = open_sources(spec.prompts, spec.store, credentials)
-        sources.know(plan.sources)
         sources.seal = (plan.job_id, sha256_hex(canonical(job["resolved"])))
+        name_sources(sources, plan)
         return cls(store, spec, vocabulary, discover_grammar(vocabulary, variants), plan, sources)
 
 

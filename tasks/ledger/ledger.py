@@ -102,7 +102,12 @@ class Ledger:
         return rows
 
     def write_plan(
-        self, plan: Plan, names: Mapping[str, str], batches: Batches, exclude: Sequence[str]
+        self,
+        plan: Plan,
+        names: Mapping[str, str],
+        batches: Batches,
+        exclude: Sequence[str],
+        stamps: Mapping[str, str] | None = None,
     ) -> Plan | None:
         """Write `batches` behind `plan`; None when somebody else wrote other ones first.
 
@@ -111,12 +116,12 @@ class Ledger:
             names: name of each prompt file, by uri.
             batches: what follows.
             exclude: the job's `prompts.exclude`.
+            stamps: how each source's file looked before it was read, by name.
         """
-        named = dict(plan.sources)
-        named |= {name: uri for uri, name in names.items() if name not in named}
+        named = dict(plan.sources) | {name: uri for uri, name in names.items()}  # where they lie now
         for part in portions(batches):
-            data = canonical(plan_object(self.job_id, plan.sequences, tuple(named.items()), part, exclude))
-            key = _plan_key(plan.sequences)
+            key, sources = _plan_key(plan.sequences), tuple(named.items())
+            data = canonical(plan_object(self.job_id, plan.sequences, sources, part, exclude, stamps))
             if not self._store.put(key, data, create_only=True) and self._store.get(key) != data:
                 return None
             plan = extended(plan, orjson.loads(data), key)

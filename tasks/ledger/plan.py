@@ -44,6 +44,7 @@ class Plan:
         sequences: number of plan objects.
         notices: what a person should know about this run's settings against the plan.
         exclude: the addresses of `prompts.exclude` that every plan object was made with; None: no object yet.
+        stamps: by source name, how its file looked when records were last planned; plans before had none.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class Plan:
     sequences: int = 0
     notices: tuple[str, ...] = ()
     exclude: frozenset[str] | None = None
+    stamps: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
     def records(self) -> int:
@@ -88,6 +90,7 @@ def plan_object(
     sources: Sequence[tuple[str, str]],
     batches: Sequence[Batch],
     exclude: Sequence[str] = (),
+    stamps: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the JSON of one plan object."""
     return {
@@ -96,7 +99,10 @@ def plan_object(
         "job_id": job_id,
         "sequence": sequence,
         "first_batch": batches[0].index,
-        "sources": [{"name": name, "uri": uri} for name, uri in sources],
+        "sources": [
+            {"name": name, "uri": uri} | ({"stamp": stamps[name]} if stamps and name in stamps else {})
+            for name, uri in sources
+        ],
         "batches": [batch_json(batch) for batch in batches],
     }
 
@@ -128,7 +134,8 @@ def extended(plan: Plan, data: Mapping[str, Any], where: str) -> Plan:
     excluded = frozenset(data.get("exclude", ()))
     exclude = excluded if plan.exclude is None else plan.exclude & excluded
     now = plan.sequences + 1
-    return Plan(plan.job_id, tuple(known.items()), batches, now, plan.notices, exclude)
+    stamps = {**plan.stamps, **{s["name"]: s["stamp"] for s in data["sources"] if "stamp" in s}}
+    return Plan(plan.job_id, tuple(known.items()), batches, now, plan.notices, exclude, stamps)
 
 
 def _following(plan: Plan, items: Iterable[Any], where: str) -> Iterator[Batch]:

@@ -1,7 +1,7 @@
 """Addresses of prompts → files: a file, a folder, a glob, `s3://`, `hf://`."""
 
-import functools
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,7 +48,10 @@ class Finder:
         if address.startswith("s3://"):
             return self._in_s3(address, where)
         return [
-            (str(path), _file(str(path), functools.partial(_open_local, path)))
+            (
+                str(path),
+                _file(str(path), partial(_open_local, path), partial(stamp_of, path)),
+            )
             for path in _expand(address, where)
         ]
 
@@ -58,7 +61,7 @@ class Finder:
         found = s3_objects(address, SUFFIXES, self.store, self.credentials, self._clients)
         if not found:
             raise SourceError(f"{where}: expected prompt files at {address!r}, found none")
-        return [(item.uri, _file(item.uri, item.open)) for item in found]
+        return [(item.uri, _file(item.uri, item.open, item.stamp)) for item in found]
 
 
 def _expand(source: str, where: str) -> list[Path]:
@@ -84,12 +87,21 @@ def _open_local(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _file(uri: str, opener: Callable[[], BinaryIO]) -> SourceFile:
+def stamp_of(path: Path) -> str | None:
+    """Return size and time of change of a local file as text; None where it is not there."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return f"{seen.st_size} bytes of {seen.st_mtime_ns}"
+
+
+def _file(uri: str, opener: Callable[[], BinaryIO], stamp: Callable[[], str | None]) -> SourceFile:
     suffix = Path(uri).suffix
     if suffix == ".parquet":
         from tasks.prompts.parquet import ParquetFile  # pyarrow is only loaded where it is used
 
-        return ParquetFile(uri, opener)
+        return ParquetFile(uri, opener, stamp)
     if suffix in SUFFIXES:
-        return JsonlFile(uri, opener)
+        return JsonlFile(uri, opener, stamp)
     raise SourceError(f"{uri}: expected one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")

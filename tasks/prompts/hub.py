@@ -54,6 +54,10 @@ class HubDataset:
         subset, split = [*rest, "", ""][:2]
         return cls(address, path, subset, split)
 
+    def stamp(self) -> str | None:
+        """Return one look for ever: a dataset of the hub is loaded from the cache that it was put into."""
+        return "hub"
+
     def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
         """See `SourceFile.records`; a place's line is the 1-based row, its offset is 0."""
         rows = self._loaded()

@@ -20,6 +20,7 @@ class JsonlFile:
 
     uri: str
     open: Callable[[], BinaryIO]
+    stamp: Callable[[], str | None] = lambda: None
 
     def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
         """See `SourceFile.records`."""

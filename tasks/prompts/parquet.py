@@ -21,6 +21,7 @@ class ParquetFile:
 
     uri: str
     open: Callable[[], BinaryIO]
+    stamp: Callable[[], str | None] = lambda: None
 
     def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
         """See `SourceFile.records`; a place's line is the 1-based row, its offset is 0."""

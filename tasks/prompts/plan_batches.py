@@ -16,6 +16,7 @@ from tasks.ledger.plan import Plan
 from tasks.prompts.duplicates import opening_keys, prompt_key
 from tasks.prompts.exclusion import read_exclusion
 from tasks.prompts.interleave import in_batch_order
+from tasks.prompts.planned import check_planned
 from tasks.prompts.record import Place, Record
 from tasks.prompts.sources import Sources
 from tasks.rows.repeats import HashSpill, PromptSpill, refuse_repeated
@@ -35,10 +36,12 @@ def extend_plan(ledger: Ledger, sources: Sources, spec: JobSpec, resolved_sha256
     plan = ledger.plan_of(ledger.committed())
     rows = ledger.rows_at_first()
     while True:
-        sources.know(plan.sources)
-        before = notices(spec, plan, sources.missing, rows)
+        looks = {uri: file.stamp() for uri, file in sources.files.items()}  # before any is read
+        apart = check_planned(sources, plan, looks)
+        before = (*notices(spec, plan, sources.missing, rows), *apart)
+        stamps = {sources.names[uri]: look for uri, look in looks.items() if look is not None}
         batches = new_batches(sources, spec, plan, resolved_sha256)
-        grown = ledger.write_plan(plan, sources.names, batches, sources.prompts.exclude)
+        grown = ledger.write_plan(plan, sources.names, batches, sources.prompts.exclude, stamps)
         if grown is not None:
             return attrs.evolve(grown, notices=before)
         plan = ledger.plan()

@@ -86,6 +86,9 @@ class SourceFile(Protocol):
     def records(self, name: str, place: Place, fields: Mapping[str, str]) -> Iterator[tuple[Record, Place]]:
         """Yield the records from `place` on, each with where it begins; owns and closes the file."""
 
+    def stamp(self) -> str | None:
+        """Return how the file looks from outside: it stays the same while nobody writes; None: unknown."""
+
 
 class BadRecordError(ValueError):
     """A record is malformed: expected and got, without its place."""

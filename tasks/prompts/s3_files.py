@@ -33,6 +33,11 @@ class S3Object:
         """`s3://bucket/key`."""
         return f"s3://{self.bucket.name}/{self.key}"
 
+    def stamp(self) -> str | None:
+        """Return size and ETag as text, None if it is not there."""
+        found = self.bucket.identity(self.key)
+        return None if found is None else f"{found[0]} bytes, {found[1]}"
+
     def open(self) -> BinaryIO:
         """Open it for reading; `SourceError` if it is gone."""
         return cast(BinaryIO, io.BufferedReader(_Ranges(self), CHUNK_BYTES))

@@ -38,6 +38,7 @@ class Sources:
         exclude: by uri, the files of `prompts.exclude`.
         names: name of each uri.
         missing: names that the plan knows and whose file is not among the sources.
+        apart: (name, uri) of files that are not what was planned under the name, though they look moved.
         seal: job id and sha256 of what it resolved to; set by the ledger, then `read` checks fingerprints.
     """
 
@@ -47,6 +48,7 @@ class Sources:
     exclude: dict[str, SourceFile] = attrs.field(factory=dict)
     names: dict[str, str] = attrs.field(factory=dict)
     missing: dict[str, str] = attrs.field(factory=dict)
+    apart: set[tuple[str, str]] = attrs.field(factory=set)
     seal: tuple[str, str] | None = None
     _specs: tuple[SourceSpec, ...] = attrs.field(init=False)
     _sizes: Counter[int] = attrs.field(init=False)
@@ -65,12 +67,10 @@ class Sources:
         self.names = {uri: name for name, uri in planned if uri in self.files}
         self.missing = {name: uri for name, uri in planned if uri not in self.files}
         for name, uri in list(self.missing.items()):
-            free = [new for new in self.files if new not in self.names]
+            free = [new for new in self.files if new not in self.names and (name, new) not in self.apart]
             called = [new for new in free if self._given(new) == name]
             moved = called or [new for new in free if Path(new).name == Path(uri).name]
-            if (
-                len(moved) == 1
-            ):  # its name, or the same file name elsewhere: fingerprints tell if it is the same
+            if len(moved) == 1:  # `check_planned` looks whether it is the same
                 self.names[moved[0]] = name
                 del self.missing[name]
         taken = {name for name, _ in planned}

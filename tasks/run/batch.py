@@ -22,6 +22,7 @@ from tasks.ledger.receipt import unit_name
 from tasks.ledger.server_lock import server_locks
 from tasks.prompts.opening import open_sources
 from tasks.prompts.plan_batches import extend_plan
+from tasks.prompts.planned import name_sources
 from tasks.rows.records import CheckedBatch, Completion, Ragged
 from tasks.rows.verdicts import accepted_codes
 from tasks.run.batch_rows import BatchLane
@@ -121,8 +122,8 @@ def open_plan(run: Run) -> None:
     """Read the plan as it is, and the sources that it names; nothing is added."""
     run.sources = open_sources(run.spec.prompts, run.spec.store, run.credentials)
     run.plan = run.ledger.plan_of(run.ledger.committed())
-    run.sources.know(run.plan.sources)
     run.sources.seal = (run.spec.job_id, run.resolved_sha256)
+    name_sources(run.sources, run.plan)
 
 
 async def open_fleet(run: Run, say: Callable[[str], None], sharers: int) -> tuple[ServerReport, ...]:

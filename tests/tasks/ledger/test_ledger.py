@@ -14,6 +14,7 @@ from tasks.errors import DataError, IdentityError
 from tasks.job.spec import JobSpec
 from tasks.ledger.ledger import Ledger, Plan
 from tasks.ledger.plan import plan_object
+from tasks.prompts.files import stamp_of
 from tasks.prompts.opening import open_sources
 from tasks.prompts.plan_batches import extend_plan
 from tasks.store.contract import MissingError, ObjectStore, canonical, sha256_hex
@@ -48,6 +49,7 @@ def test_plan_objects(store: ObjectStore, tmp_path: Path, prompts: Prompts, kit:
     spec = kit.job_spec(tmp_path, str(first), str(second))
     plan = extend(store, spec)
     data = orjson.loads(store.get("plan/000000.json"))
+    assert [source.pop("stamp") for source in data["sources"]] == [stamp_of(first), stamp_of(second)]
     assert data["sources"] == [{"name": "a", "uri": str(first)}, {"name": "b", "uri": str(second)}]
     assert data["batches"][1]["spans"][0][:3] == ["a", 11, 5]
     assert data["batches"][1]["spans"][1] == ["b", 1, 3, 0]
