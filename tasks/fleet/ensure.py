@@ -98,14 +98,14 @@ async def ensure_server(
     spec, plan = settings.servers, settings.plan
     waited = await wait_ready(client, spec.ready_timeout_seconds, say)
     info = await client.info()
+    _refuse_unfit(info, plan)  # before a restart, too: what is not fit is left as it is
     restarted = None
     if unwanted(info, spec):
         restarted = await turn_parser_off(client, settings, info, say)
         info = await client.info()
         if left := unwanted(info, spec):
             raise UnfaithfulError(f"{client.url}: {', '.join(left)} is on after the restart too")
-    if reasons := refusals(info, plan.sampling):
-        raise UnfaithfulError(f"{client.url}: not fit for token data: " + "; ".join(reasons))
+    _refuse_unfit(info, plan)
     _check_probe(probe := await probe_server(client, plan, info))
     told = await ask_fingerprint(client, plan.fingerprint_ids, info)
     _check_model(probe, plan, told)
@@ -124,6 +124,11 @@ async def ensure_server(
         restarted=restarted,
         fingerprint=told,
     )
+
+
+def _refuse_unfit(info: ServerInfo, plan: ProbePlan) -> None:
+    if reasons := refusals(info, plan.sampling):
+        raise UnfaithfulError(f"{info.url}: not fit for token data: " + "; ".join(reasons))
 
 
 def _check_probe(probe: ProbeReport) -> None:

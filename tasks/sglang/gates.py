@@ -60,6 +60,17 @@ def _version_refusal(info: ServerInfo) -> str | None:
     return None
 
 
+def half_refusal(info: ServerInfo) -> str | None:
+    """Return why half a server answers no request: prefill and decode are apart, and a router pairs them."""
+    mode = info.flags.get("disaggregation_mode")
+    if mode not in ("prefill", "decode"):
+        return None
+    return (
+        f"--disaggregation-mode is {mode}: it waits for its other half, which only SGLang's router names "
+        "to it, and rows may not go through a router: start servers that do both"
+    )
+
+
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -89,8 +100,7 @@ def refusals(info: ServerInfo, sampling: dict[str, Any]) -> list[str]:
         found.append(
             f"it is a gateway, which drops request fields silently: name the servers instead: {behind}"
         )
-    if (reason := _version_refusal(info)) is not None:
-        found.append(reason)
+    found += [reason for reason in (_version_refusal(info), half_refusal(info)) if reason is not None]
     if flags.get("allow_auto_truncate"):
         found.append("--allow-auto-truncate cuts prompts silently: start it without")
     if flags.get("watermark_default_enabled") or flags.get("watermark_enforce_all"):

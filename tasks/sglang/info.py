@@ -15,6 +15,7 @@ from tasks.rows.lengths import LengthLimits
 FLAGS_THAT_MATTER: Final = (
     "allow_auto_truncate",
     "disable_radix_cache",
+    "disaggregation_mode",
     "dp_size",
     "dtype",
     "enable_deterministic_inference",

@@ -13,6 +13,7 @@ import attrs
 from tasks.errors import ServerError, SurroundingsError
 from tasks.rows.records import Ids
 from tasks.sglang.client import ServerClient
+from tasks.sglang.gates import half_refusal
 from tasks.sglang.info import ServerInfo
 from tasks.sglang.judge import (
     FORCE,
@@ -104,9 +105,11 @@ async def probe_server(client: ServerClient, plan: ProbePlan, info: ServerInfo) 
 
     Raises:
         ServerError: it does not answer.
-        SurroundingsError: the key is missing or wrong, it has no room for the question, or it refuses the
-            request for good.
+        SurroundingsError: the key is missing or wrong, it has no room for the question, it refuses the
+            request for good, or is half of a server.
     """
+    if half := half_refusal(info):
+        raise SurroundingsError(f"{client.url}: {half}")
     plan = _fitting(plan, info)
     checks: list[Check] = []
     for closer in dict.fromkeys(plan.closer_ids):

@@ -19,6 +19,7 @@ import psutil
 from tasks.errors import SurroundingsError
 from tasks.sglang.gates import REASONING_PARSER, STRICT_THINKING
 from tasks.sglang.info import redact
+from tasks.sglang.restart.conditions import Conditions, conditions_of
 from tasks.sglang.restart.listener import is_loopback, pids_of, port_of
 
 SWITCHES: Final = (STRICT_THINKING,)
@@ -45,6 +46,7 @@ class ServerProcess:
         argv: its command line.
         cwd: its working folder.
         env: its environment; never shown.
+        conditions: what else it runs under.
     """
 
     url: str
@@ -53,6 +55,7 @@ class ServerProcess:
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str] = attrs.field(repr=False)
+    conditions: Conditions = attrs.field(factory=Conditions)
 
     @property
     def port(self) -> int:
@@ -152,6 +155,7 @@ def find_server(url: str) -> ServerProcess:
             argv=tuple(server.cmdline()),
             cwd=server.cwd(),
             env=server.environ(),
+            conditions=conditions_of(server.pid),
         )
         owner = server.uids().real
     except psutil.Error as error:

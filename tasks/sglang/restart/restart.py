@@ -1,15 +1,12 @@
 """Stop one local server and start it again: drain, force, wait until nothing is left, start, wait."""
 
 import asyncio
-import fcntl
-import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import attrs
 import psutil
@@ -20,10 +17,14 @@ from tasks.sglang.client import ServerClient
 from tasks.sglang.clock import loop_seconds
 from tasks.sglang.gates import unwanted
 from tasks.sglang.info import ServerInfo, redact
+from tasks.sglang.restart.conditions import conditions_of, not_kept
 from tasks.sglang.restart.idle import wait_idle
+from tasks.sglang.restart.lock import restart_lock
 from tasks.sglang.restart.preflight import check_start, check_successor, open_log
 from tasks.sglang.restart.process import ServerProcess, find_server, without_flags
-from tasks.sglang.restart.stop import stop_server
+from tasks.sglang.restart.start import start_server
+from tasks.sglang.restart.stop import is_gone, stop_server
+from tasks.sglang.restart.undo import undo_command, write_undo
 from tasks.sglang.settings import Check, Say, say_nothing, unchecked
 
 LOG_LINES: Final = 20
@@ -42,6 +43,8 @@ class Restarted:
         flags: what it runs without now.
         process: the new process; None when a command of the user's started it.
         log: file with the new process's output; None when a command of the user's started it.
+        undo: script that undoes it; None when nothing was changed, or by a command of the user's.
+        lost: what the new process runs under otherwise, a phrase each.
     """
 
     url: str
@@ -51,6 +54,8 @@ class Restarted:
     flags: tuple[str, ...]
     process: ServerProcess | None = None
     log: Path | None = None
+    undo: Path | None = None
+    lost: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the restart as plain lines for a person."""
@@ -60,6 +65,8 @@ class Restarted:
             f"  before  {self.before}",
             f"  now     {self.now}",
             *process,
+            *(f"  other   {phrase}" for phrase in self.lost),
+            *([] if self.undo is None else [f"  undo    {undo_command(self.undo)}"]),
         ]
 
 
@@ -99,10 +106,55 @@ async def restart_locally(
         check_successor(server, argv, _log_of(server, log_dir))
         await wait_idle(client, spec.drain_timeout_seconds, busy_too=spec.restart_busy)
         await still_ours()
-        say(f"{client.url}: stopping process {server.pid}: {server.command}")
-        started = await stop_and_start(server, argv, spec.drain_timeout_seconds, log_dir)
+        return attrs.evolve(await _replace(client, server, argv, spec, log_dir, say), flags=flags)
+
+
+async def _replace(
+    client: ServerClient,
+    server: ServerProcess,
+    argv: tuple[str, ...],
+    spec: ServersSpec,
+    log_dir: Path | None,
+    say: Say,
+) -> Restarted:
+    """Stop a server and start it with another command line; where that fails, with its own again."""
+    drain, started = spec.drain_timeout_seconds, None
+    undo = write_undo(server, argv, drain, _log_of(server, log_dir))
+    say(f"{client.url}: stopping process {server.pid}: {server.command}; undo: {undo_command(undo)}")
+    try:
+        started = await stop_and_start(server, argv, drain, log_dir)
         say(f"{client.url}: started {redact(shlex.join(argv))}")
-        return attrs.evolve(await wait_started(client, started, spec.ready_timeout_seconds), flags=flags)
+        done = await wait_started(client, started, spec.ready_timeout_seconds)
+    except SurroundingsError as error:
+        told = await _start_former(client, server, started, spec, log_dir, undo)
+        raise SurroundingsError(f"{error}\n{told}") from error
+    return attrs.evolve(done, undo=undo)
+
+
+async def _start_former(
+    client: ServerClient,
+    server: ServerProcess,
+    started: "Started | None",
+    spec: ServersSpec,
+    log_dir: Path | None,
+    undo: Path,
+) -> str:
+    """End what came in a server's place and start its own command line again; return what became of it."""
+    try:
+        if started is not None:
+            await stop_server(started.process, spec.drain_timeout_seconds)
+        if not is_gone(server):
+            return f"{server.url}: process {server.pid} was not stopped; nothing was started in its place"
+        again = await stop_and_start(server, server.argv, 0.0, log_dir)
+        done = await wait_started(client, again, spec.ready_timeout_seconds)
+    except SurroundingsError as error:
+        return f"its former command line could not be started again: {error}\nTry {undo_command(undo)}"
+    assert done.process is not None
+    undo.unlink(missing_ok=True)  # there is nothing to undo, and it holds secrets
+    return (
+        f"its former command line was started again: process {done.process.pid}, log {done.log}: "
+        f"{done.process.command}"
+    )
 
 
 def _refuse_many_nodes(info: ServerInfo) -> None:
@@ -139,6 +191,15 @@ class Started:
     child: subprocess.Popen[bytes]
     log: Path
     begun: float
+
+    @property
+    def process(self) -> ServerProcess:
+        """It as a server process; one that has ended is known by its number alone, as leader of its group."""
+        try:
+            created = psutil.Process(self.child.pid).create_time()
+        except psutil.NoSuchProcess:
+            created = 0.0
+        return attrs.evolve(self.before, pid=self.child.pid, created=created, argv=self.argv)
 
 
 async def stop_and_start(
@@ -188,34 +249,17 @@ async def wait_started(client: ServerClient, started: Started, ready_seconds: fl
         state, seen = await client.health(timeout_seconds=min(30.0, ready_seconds))
         if state == "ready":
             child.returncode = 0  # it outlives us on purpose: Popen must not warn that it still runs
-            seconds, created = loop_seconds() - started.begun, psutil.Process(child.pid).create_time()
-            now = attrs.evolve(server, pid=child.pid, created=created, argv=started.argv)
-            return Restarted(server.url, server.command, now.command, seconds, (), now, started.log)
+            seconds, now = loop_seconds() - started.begun, started.process
+            now = attrs.evolve(now, conditions=conditions_of(now.pid))
+            lost = not_kept(server.conditions, now.conditions, started.log)
+            return Restarted(
+                server.url, server.command, now.command, seconds, (), now, started.log, lost=lost
+            )
         await asyncio.sleep(0.25)
     raise SurroundingsError(
         f"{server.url}: the restarted server was not ready after {ready_seconds:.0f} s (last: {seen}):\n"
         f"{log_tail(started.log, started.argv)}"
     )
-
-
-def start_server(server: ServerProcess, argv: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start a server in a session of its own, with its former environment and cwd, logging to an open file.
-
-    Raises:
-        SurroundingsError: the command cannot be started.
-    """
-    try:
-        return subprocess.Popen(
-            list(argv),
-            cwd=server.cwd,
-            env=server.env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SurroundingsError(f"{server.url}: cannot start {redact(shlex.join(argv))}: {error}") from error
 
 
 def log_tail(log: Path, argv: Sequence[str]) -> str:
@@ -231,23 +275,3 @@ def log_tail(log: Path, argv: Sequence[str]) -> str:
         if flag in ("--api-key", "--admin-api-key") and value:
             text = text.replace(value, "***")
     return redact(text)
-
-
-@asynccontextmanager
-async def restart_lock(url: str, seconds: float) -> AsyncIterator[None]:
-    """Hold this host's lock for one server; the kernel drops it when its holder dies."""
-    name = "".join(c if c.isalnum() else "-" for c in url.partition("://")[2])
-    path = Path(tempfile.gettempdir()) / f"rawseq-restart-{os.getuid()}-{name}.lock"
-    deadline = loop_seconds() + seconds
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if loop_seconds() > deadline:
-                    raise SurroundingsError(
-                        f"{url}: another run is restarting it for {seconds:.0f} s"
-                    ) from None
-                await asyncio.sleep(0.2)
-        yield

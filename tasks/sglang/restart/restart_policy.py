@@ -20,8 +20,9 @@ from tasks.sglang.outcomes import AttemptError
 from tasks.sglang.probe import probe_server
 from tasks.sglang.restart.idle import wait_idle
 from tasks.sglang.restart.listener import port_of
+from tasks.sglang.restart.lock import restart_lock
 from tasks.sglang.restart.process import command_without, place_of
-from tasks.sglang.restart.restart import Restarted, restart_locally, restart_lock
+from tasks.sglang.restart.restart import Restarted, restart_locally
 from tasks.sglang.settings import Check, FleetSettings, Say, unchecked
 
 

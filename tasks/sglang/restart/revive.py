@@ -9,8 +9,9 @@ goes away is waited for.
 from contextlib import nullcontext
 
 from tasks.sglang.client import ServerClient
+from tasks.sglang.restart.lock import restart_lock
 from tasks.sglang.restart.process import ServerProcess, place_of
-from tasks.sglang.restart.restart import Restarted, restart_lock, stop_and_start, wait_started
+from tasks.sglang.restart.restart import Restarted, stop_and_start, wait_started
 from tasks.sglang.restart.stop import is_gone
 from tasks.sglang.settings import FleetSettings, Say, unchecked
 

@@ -21,8 +21,34 @@ SHELLS: Final = re.compile(r"-?(ba|da|z|k|a)?sh")
 SUPERVISORS: Final = re.compile(r"supervisord|circusd|runsv|s6-supervise|monit|containerd-shim.*|conmon")
 """Programs that start again what ends, by their base names."""
 
-LOOP: Final = re.compile(r"\b(while|until)\b")
-"""Words of a shell that may start again what ended; `for` starts several servers once."""
+LOOP: Final = re.compile(r"\b(?:while|until|for\s*\(\()(.*?)\bdone\b", re.DOTALL)
+"""A shell's loop that may start again what ended; a `for` over words starts several servers once."""
+
+SEPARATORS: Final = re.compile(r"\$\(|[\s;&|!(){}`]*(?:[;&|!(){}`\n]|\b(?:do|then|else|elif|if|in)\b)+\s*")
+"""What stands between the commands of a shell's text, keywords too."""
+
+REDIRECTION: Final = re.compile(r"[\d&]?>{1,2}&?\s*[\w./$\"{}-]+")
+"""Where a command's output goes."""
+
+HARMLESS: Final = frozenset(
+    (
+        "[",
+        "[[",
+        ":",
+        "true",
+        "false",
+        "test",
+        "sleep",
+        "wait",
+        "kill",
+        "pgrep",
+        "ps",
+        "echo",
+        "printf",
+        "date",
+    )
+) | {"pgrep", "curl", "wget", "nc", "grep", "head", "tail", "nvidia-smi", "break", "continue", "exit", "fi"}
+"""Commands of a loop that waits: one that makes no others starts no server."""
 
 
 def refuse_supervised(server: ServerProcess) -> None:
@@ -57,19 +83,29 @@ def unit_of(groups: str) -> str | None:
 
 
 def loops(argv: Sequence[str], cwd: Path) -> bool:
-    """Whether a command line is a shell's that runs a loop: of `-c`, or in the script that it names."""
+    """Whether a command line is a shell's that may start again what ended: of `-c`, or in its script."""
     if not argv or not SHELLS.fullmatch(os.path.basename(argv[0])):
         return False
     words = iter(argv[1:])
     for word in words:
         if word.startswith(("-", "+")):
             if not word.startswith("--") and "c" in word:
-                return LOOP.search(next((text for text in words if text[:1] not in "-+"), "")) is not None
+                return starts_again(next((text for text in words if text[:1] not in "-+"), ""))
             if word[1:].endswith(("o", "O")):
                 next(words, None)
             continue
-        return LOOP.search((cwd / word).read_text("utf-8", "replace")) is not None
+        return starts_again((cwd / word).read_text("utf-8", "replace"))
     return False
+
+
+def starts_again(text: str) -> bool:
+    """Whether a shell's text has a loop that may start a server: any but one whose commands only wait."""
+    text = REDIRECTION.sub("", re.sub(r"(?m)(^|\s)#.*$", "", text))
+    loops = [match[1] for match in LOOP.finditer(text)]
+    if len(loops) < len(re.findall(r"\b(?:while|until)\b|\bfor\s*\(\(", text)):
+        return True  # one inside another, or a word in a text: not told apart here
+    commands = [words.split() for loop in loops for words in SEPARATORS.split(loop)]
+    return any(words[0] not in HARMLESS for words in commands if words)
 
 
 def _unit(process: psutil.Process) -> tuple[str, str] | None:

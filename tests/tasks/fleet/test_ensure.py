@@ -15,7 +15,9 @@ from tasks.errors import OperatorError, SurroundingsError, UnfaithfulError
 from tasks.fleet.ensure import ServerReport, ensure_servers
 from tasks.fleet.fleet import Fleet
 from tasks.fleet.server import Server
+from tasks.sglang.client import Access, ServerClient
 from tasks.sglang.judge import FAITHFUL, UNKNOWN
+from tasks.sglang.probe import probe_server
 from tests.support.scripted import CLOSER, END, QUICK, Scripted, scripted_server, settings
 
 
@@ -271,6 +273,20 @@ async def test_policy_refuses_with_the_reason(info: dict[str, Any], word: str) -
     if "reasoning_parser" in info:
         assert "chat_content" in told
         assert told.rstrip().endswith("--model-path /m --api-key '***'")
+
+
+@pytest.mark.parametrize("parser", [None, "qwen3"], ids=["as wanted", "with a parser on"])
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+async def test_half_a_server_is_asked_nothing(mode: str, parser: str | None) -> None:
+    """It would wait for its other half for ever: refused by name, in a run and by a probe alone."""
+    async with scripted_server() as server:
+        server.info |= {"disaggregation_mode": mode, "reasoning_parser": parser}
+        with pytest.raises(UnfaithfulError, match=f"--disaggregation-mode is {mode}"):
+            await _ensure(server)
+        async with ServerClient(server.url, Access()) as client:
+            with pytest.raises(SurroundingsError, match=f"--disaggregation-mode is {mode}"):
+                await probe_server(client, settings(server.url).plan, await client.info())
+        assert server.seen == []
 
 
 async def test_a_wrong_key_is_a_persons_matter() -> None:

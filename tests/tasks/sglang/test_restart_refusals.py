@@ -19,7 +19,7 @@ from tasks.errors import SurroundingsError
 from tasks.fleet.ensure import ensure_servers
 from tasks.sglang.restart.listener import port_of
 from tasks.sglang.restart.process import find_server, is_server_command
-from tasks.sglang.restart.supervisor import unit_of
+from tasks.sglang.restart.supervisor import starts_again, unit_of
 from tests.conftest import wait_for_url
 from tests.support.embedded import Nursery, fleet_settings
 
@@ -284,10 +284,38 @@ async def test_a_server_in_a_loop_is_not_stopped(nursery: Nursery, tmp_path: Pat
         standin.process.wait()
 
 
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        ('while true; do "$@"; done', True),
+        ("while :; do python -m sglang.launch_server --port 1; sleep 5; done", True),
+        ("until python -m sglang.launch_server; do echo again; sleep 1; done", True),
+        ("for ((;;)); do serve; done", True),
+        ("while sleep 1; do start; done", True),
+        ("while sleep 1; do $COMMAND; done", True),
+        ("while sleep 1; do kill -0 $pid || serve & done", True),
+        ("while :; do\n  if true; then\n    serve\n  fi\ndone", True),
+        ("while :; do echo $(serve); done", True),
+        ("until curl -s localhost:1/health; do sleep 1; done\nwait", False),
+        ("serve &\nuntil curl -sf http://127.0.0.1:1/health >/dev/null; do\n  sleep 2\ndone\nwait $!", False),
+        ("# while it loads\nwhile ! nc -z 127.0.0.1 1; do sleep 1; done", False),
+        ("while kill -0 $pid 2>/dev/null; do sleep 5; done; echo ended", False),
+        ("while :; do if test -e f; then break; fi; sleep 1; done", False),
+        ("until curl -s localhost:1/health &>/dev/null; do echo waiting >&2; sleep 1; done 2>&1", False),
+        ("while :; do curl -s localhost:1/start > f | sh; done", True),
+        ("for each in 1 2; do serve; done", False),
+        ("serve --stop until-end", True),
+    ],
+)
+def test_a_loop_that_only_waits_starts_nothing(text: str, again: bool) -> None:
+    """What stands inside the loop counts: a command that is not known to be harmless may be the server's."""
+    assert starts_again(text) is again
+
+
 async def test_a_server_in_a_script_is_restarted(nursery: Nursery, tmp_path: Path) -> None:
-    """A script that goes on after the server starts nothing again."""
+    """A script that waits for the server, and goes on after it, starts nothing again."""
     script = tmp_path / "start.sh"
-    script.write_text('for each in 1; do "$@"; done\n')
+    script.write_text('for each in 1; do "$@" & done\nuntil test -d /; do sleep 1; done\nwait\n')
     standin = start_under(nursery, ["bash", str(script)], *PARSER)
     (report,) = await ensure_servers(fleet_settings(standin.url, restart="local"))
     assert report.restarted is not None
