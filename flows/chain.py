@@ -2,23 +2,26 @@
 
 import asyncio
 import multiprocessing
+import os
 import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
+from uuid import UUID
 
-from prefect import get_client, get_run_logger
+from prefect import get_client, get_run_logger, runtime
 from prefect.client.schemas.objects import State
-from prefect.exceptions import TerminationSignal
-from prefect.states import Completed, Failed
+from prefect.exceptions import Abort, TerminationSignal
+from prefect.states import Cancelled, Completed, Failed
 
 from flows.view import show_summary
 from tasks.errors import OperatorError, RawseqError, TakenError
 from tasks.run.batch import Numbered, RenderedBatch, close
 from tasks.run.run import current_run
 from tasks.steps import (
+    UNSEEN,
     check_tokens,
     commit_batch,
     generate_tokens,
@@ -33,38 +36,74 @@ OUTAGE_SECONDS = 3600.0
 
 OUTAGE_LOOK_SECONDS = 2.0
 
+CANCEL_LOOK_SECONDS = 10.0
+"""How often a run that no worker watches looks whether a person has cancelled it: one small GET."""
+
+CANCELLED = "cancelled in Prefect; what is committed stays, the same command resumes"
+
+RUN_OF_WORKER = "PREFECT__FLOW_RUN_ID"
+"""Variable in which Prefect's worker names the run that it started, and that it watches itself."""
+
 Unit = TypeVar("Unit", bound=Numbered)
 
 
 @asynccontextmanager
 async def clean_stop() -> AsyncIterator[None]:
-    """Let SIGTERM cancel the flow's own task, so that everything open is closed, then tell Prefect.
+    """Let SIGTERM, or *Cancel* in the UI, cancel the flow's own task, so that everything open is closed.
 
-    Prefect's handler raises at whatever line the main thread is, which may be inside a row's task.
+    Prefect's handler of SIGTERM raises at whatever line the main thread is, which may be inside a row's task.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    stopped = False
+    why: list[BaseException] = []
 
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
+    def stop(reason: BaseException) -> None:
+        why.append(reason)
         task.cancel()
 
     before = signal.getsignal(signal.SIGTERM)
-    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGTERM, lambda: stop(TerminationSignal(signal=signal.SIGTERM)))
+    watcher = asyncio.create_task(_watch_cancelled(stop), name="rawseq-cancel")
     try:
         yield
     except asyncio.CancelledError:
-        if not stopped:
+        if not why:
             raise
         task.uncancel()
-        raise TerminationSignal(signal=signal.SIGTERM) from None
+        if isinstance(why[0], Abort):  # with its state Prefect's engine ends quietly, and not as Crashed
+            why[0].state = await _tell_cancelled()  # type: ignore[attr-defined]
+        raise why[0] from None
     finally:
+        watcher.cancel()
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
+
+
+async def _watch_cancelled(stop: Callable[[BaseException], None]) -> None:
+    """Stop a run that a person cancels in Prefect and that no worker watches, which would do the same."""
+    run_id = runtime.flow_run.id
+    if run_id is None or os.environ.get(RUN_OF_WORKER) == str(run_id):
+        return
+    while True:
+        await asyncio.sleep(CANCEL_LOOK_SECONDS)
+        with suppress(*UNSEEN):
+            async with get_client() as client:
+                seen = (await client.read_flow_run(UUID(str(run_id)))).state
+            if seen is not None and (seen.is_cancelling() or seen.is_cancelled()):
+                get_run_logger().warning(CANCELLED)
+                stop(Abort(CANCELLED))
+                return
+
+
+async def _tell_cancelled() -> State[Any]:
+    """Set the run's last state, which else stays Cancelling for ever; return it."""
+    state: State[Any] = Cancelled(message=CANCELLED)
+    with suppress(*UNSEEN):
+        async with get_client() as client:
+            await client.set_flow_run_state(UUID(str(runtime.flow_run.id)), state, force=True)
+    return state
 
 
 async def make_batches(

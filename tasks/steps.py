@@ -28,6 +28,7 @@ from tasks.errors import JobError, RawseqError
 from tasks.export import open as exporting
 from tasks.export.options import ExportedStore, ExportOptions, ExportPlace
 from tasks.fleet.ensure import ServerReport
+from tasks.job.redaction import note_secret
 from tasks.job.spec import ModelSpec, ServersSpec, StoreSpec
 from tasks.ledger.batch import Batch, Batches
 from tasks.ledger.server_lock import server_locks
@@ -100,7 +101,10 @@ async def load_credentials(store: StoreSpec) -> dict[str, str] | None:
             f"{where}: expected an object with {', '.join(CREDENTIAL_KEYS)}; missing {', '.join(missing)}"
         )
     known = (*CREDENTIAL_KEYS, "aws_session_token")
-    return {key: str(value[key]) for key in known if value.get(key)}
+    credentials = {key: str(value[key]) for key in known if value.get(key)}
+    for key in known[1:]:
+        note_secret(credentials.get(key))
+    return credentials
 
 
 @task(name="plan_batches", task_run_name="plan_batches", **STEP)

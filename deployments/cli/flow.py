@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from rich.console import Console
 from deployments.cli.console import Terminal, moving_bar
 from deployments.local.server_settings import SERVER_SETTINGS
 from tasks.errors import RawseqError, SurroundingsError
+from tasks.job.redaction import redact
 from tasks.job.spec import JobSpec, StoreSpec
 from tasks.report.summary import Summary
 from tasks.run.run import OBSERVER, Run
@@ -177,7 +177,7 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
     error = state if isinstance(state, Exception) else asyncio.run(state.aresult(raise_on_failure=False))
     if isinstance(error, RawseqError):
         raise error
-    raise FlowFailedError(f"the flow run ended as {state.type.value}: {state.message}")
+    raise FlowFailedError(f"the flow run ended as {state.type.value}: {redact(state.message or '')}")
 
 
 def block_keys(store: StoreSpec) -> Mapping[str, str] | None:
@@ -219,8 +219,8 @@ def _unreachable(error: BaseException) -> SurroundingsError:
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    url = re.sub(r"://[^\s/]*@", "://***@", str(get_current_settings().api.url or ""))
-    said = next(iter(str(cause).splitlines()), "")
+    url = redact(str(get_current_settings().api.url or ""))
+    said = next(iter(redact(str(cause)).splitlines()), "")
     advice = "start it, or unset PREFECT_API_URL: then Prefect starts one for the time of the run"
     return SurroundingsError(
         f"Prefect server {url or 'of this run'}: expected its API, got {type(cause).__name__}: {said}"
@@ -230,7 +230,7 @@ def _unreachable(error: BaseException) -> SurroundingsError:
 
 async def _returned_state(flow: Callable[..., Any], interrupts: list[int]) -> Any:
     """Run the flow; Ctrl-C cancels it, and is noted, since Prefect may turn the cancellation into a state."""
-    from prefect.exceptions import PrefectException
+    from prefect.exceptions import Abort, PrefectException
 
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -247,6 +247,8 @@ async def _returned_state(flow: Callable[..., Any], interrupts: list[int]) -> An
         if interrupts:
             raise KeyboardInterrupt from None
         raise
+    except Abort as error:  # a person's, in the UI: see `flows.chain.clean_stop`
+        return FlowFailedError(f"flow run: {error}")
     except (httpx.HTTPError, OSError, PrefectException, RuntimeError) as error:
         # what a flow raises becomes its state: this is Prefect's own, which says RuntimeError to an outage
         return _unreachable(error)

@@ -1,6 +1,5 @@
 """Job files: YAML or JSON → `JobSpec`, with errors that name file, line, field path, expected and got."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -10,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from tasks.errors import JobError
+from tasks.job.redaction import redact
 from tasks.job.spec import JobSpec, Section
 
 SHOWN_CHARACTERS = 80
@@ -98,7 +98,7 @@ def _parse(path: Path) -> dict[str, Any]:
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         raise JobError(f"{place}: expected YAML or JSON, got: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise JobError(f"{path}: expected YAML or JSON, got: {error}") from None
+        raise JobError(f"{path}: expected YAML or JSON, got: {redact(str(error))}") from None
     if not isinstance(data, dict):
         raise JobError(f"{path}: expected sections (name, model, prompts, …), got {_shown(data)}")
     return data
@@ -107,7 +107,7 @@ def _parse(path: Path) -> dict[str, Any]:
 def _apply(data: dict[str, Any], setting: str) -> None:
     name, sign, text = setting.partition("=")
     parts = name.split(".")
-    shown = f"--set {_masked(setting)}"
+    shown = f"--set {redact(setting)}"
     if not sign or not all(parts):
         raise JobError(f"{shown}: expected path=value, e.g. batch.rows=256")
     try:
@@ -168,11 +168,5 @@ def _shown(value: Any) -> str:
         text = orjson.dumps(value).decode()
     except TypeError:
         text = repr(value)
-    text = _masked(text)
+    text = redact(text)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
-
-
-def _masked(text: str) -> str:
-    """Hide what stands before the last @ of an address (a secret, which may hold slashes), and its query."""
-    text = re.sub(r"://[^\s\"']*@", "://***@", text)
-    return re.sub(r"(://[^\s\"'?#]*[?#])[^\s\"']*", r"\1***", text)

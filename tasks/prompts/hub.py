@@ -14,6 +14,7 @@ import attrs
 import orjson
 
 from tasks.errors import SourceError, SurroundingsError
+from tasks.job.redaction import redact
 from tasks.prompts.record import Place, Record, make_record
 
 _ROWS_AT_ONCE: Final = 256
@@ -75,9 +76,11 @@ class HubDataset:
             try:
                 self._rows = self._one_split(self._load()).with_format("arrow")
             except ConnectionError as error:
-                raise SurroundingsError(f"{self.uri}: expected to reach the hub, got: {error}") from error
+                raise SurroundingsError(
+                    f"{self.uri}: expected to reach the hub, got: {redact(str(error))}"
+                ) from error
             except (OSError, ValueError) as error:
-                raise SourceError(f"{self.uri}: expected a dataset, got: {error}") from error
+                raise SourceError(f"{self.uri}: expected a dataset, got: {redact(str(error))}") from error
         return self._rows
 
     def _load(self) -> Any:

@@ -17,6 +17,7 @@ import attrs
 import orjson
 
 from tasks.errors import ServerError, SurroundingsError
+from tasks.job.redaction import redact
 from tasks.rows.records import Completion, Request
 from tasks.sglang.clock import loop_seconds
 from tasks.sglang.info import Loads, ServerInfo, listed_workers, read_info, read_loads
@@ -136,7 +137,7 @@ class ServerClient:
             status, body = await self.call("GET", "/health", timeout_seconds=timeout_seconds)
         except AttemptError as error:
             if isinstance(error.__cause__, aiohttp.ClientResponseError):
-                return "foreign", "no HTTP: " + " ".join(error.__cause__.message.split())[:200]
+                return "foreign", "no HTTP: " + redact(" ".join(error.__cause__.message.split()))[:200]
             if isinstance(error.__cause__, aiohttp.ClientConnectionResetError) and (
                 greeting := await self._greeting()
             ):
@@ -164,7 +165,7 @@ class ServerClient:
                     writer.close()
         except (TimeoutError, OSError):
             return ""
-        return "" if said.startswith(b"HTTP/") else " ".join(said.decode(errors="replace").split())
+        return "" if said.startswith(b"HTTP/") else redact(" ".join(said.decode(errors="replace").split()))
 
     async def takes_work(self, timeout_seconds: float | None = None) -> bool:
         """Whether a server wants new rows: `/ready` (0.5.21 on) says no while it drains, is paused or unwell.
@@ -300,6 +301,7 @@ class ServerClient:
 
 
 def _no_reply(where: str, error: Exception) -> AttemptError:
+    said = redact(str(error)) or type(error).__name__
     if isinstance(error, _UNSENT):
-        return AttemptError("refused", f"{where}: no connection: {error}", counts=False)
-    return AttemptError("transport", f"{where}: no whole reply: {str(error) or type(error).__name__}")
+        return AttemptError("refused", f"{where}: no connection: {said}", counts=False)
+    return AttemptError("transport", f"{where}: no whole reply: {said}")

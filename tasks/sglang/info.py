@@ -4,12 +4,12 @@ Shapes follow SGLang 0.5.23 and tolerate 0.4.6 to 0.5.21 (every key is optional 
 survives reading: `api_key`, `admin_api_key` and what follows such a flag in `launch_command` go here.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
+from tasks.job.redaction import redact
 from tasks.rows.lengths import LengthLimits
 
 FLAGS_THAT_MATTER: Final = (
@@ -36,16 +36,6 @@ FLAGS_THAT_MATTER: Final = (
     "watermark_enforce_all",
 )
 """Server arguments that can change or explain token data; top-level keys of `/server_info`."""
-
-_SECRET_FLAG: Final = re.compile(
-    r"(--[\w-]*(?:api[-_]key|password|secret|auth[-_]token|hf[-_]token)[\w-]*)([ =]+)"
-    r"(?:'[^']*'|\"[^\"]*\"|\S+)"
-)
-
-
-def redact(command: str) -> str:
-    """Return a command line whose keys, passwords and secrets are replaced by `***`."""
-    return _SECRET_FLAG.sub(r"\1\2***", command)
 
 
 @attrs.frozen(slots=True)
@@ -110,7 +100,15 @@ class ServerInfo:
 
 
 def _text(*values: Any) -> str:
-    return next((v for v in values if isinstance(v, str) and v), "")
+    return redact(next((v for v in values if isinstance(v, str) and v), ""))
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_redacted(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _redacted(item) for key, item in value.items()}
+    return redact(value) if isinstance(value, str) else value
 
 
 def _count(*values: Any) -> int | None:
@@ -144,12 +142,12 @@ def read_info(
     """
     gateway = "router_manager" in server or (bool(server) and "model_path" not in server)
     flags = {
-        name: server[name]
+        name: _redacted(server[name])
         for name in FLAGS_THAT_MATTER
         if name in server
         and (server[name] is None or isinstance(server[name], bool | int | float | str | list))
     }
-    flags.setdefault("preferred_sampling_params", model.get("preferred_sampling_params"))
+    flags.setdefault("preferred_sampling_params", _redacted(model.get("preferred_sampling_params")))
     return ServerInfo(
         url=url,
         version=_text(server.get("version")),
@@ -163,7 +161,7 @@ def read_info(
         max_running_requests=_running_slots(server),
         weight_version=_text(model.get("weight_version"), server.get("weight_version")),
         flags=flags,
-        launch_command=redact(_text(server.get("launch_command"))),
+        launch_command=_text(server.get("launch_command")),
         gateway=gateway,
     )
 

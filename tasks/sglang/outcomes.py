@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from tasks.errors import RowError, ServerError, SurroundingsError
+from tasks.job.redaction import redact
 from tasks.rows.verdicts import Code
 
 MESSAGE_BYTES: Final = 500
@@ -121,11 +122,12 @@ def error_message(body: bytes) -> str:
 
 def cut_body(body: bytes) -> str:
     """Return the head of a body as text, with its size when it was cut."""
-    text = body[:MESSAGE_BYTES].decode("utf-8", "replace")
-    return text if len(body) <= MESSAGE_BYTES else f"{text}… ({len(body)} bytes)"
+    text = redact(body[: 8 * MESSAGE_BYTES].decode("utf-8", "replace"))
+    cut = text.encode()[:MESSAGE_BYTES].decode("utf-8", "ignore")
+    return cut if len(body) <= MESSAGE_BYTES else f"{cut}… ({len(body)} bytes)"
 
 
 def short_value(value: Any) -> str:
     """Return a value's repr, cut to what a message can hold."""
-    text = repr(value if not isinstance(value, list) else value[:8])
+    text = redact(repr(value if not isinstance(value, list) else value[:8]))
     return text if len(text) <= 200 else f"{text[:200]}…"

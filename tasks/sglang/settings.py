@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from tasks.errors import JobError
+from tasks.job.redaction import note_secret
 from tasks.job.spec import ServersSpec
 from tasks.sglang.client import Access
 from tasks.sglang.judge import ProbePlan
@@ -122,4 +123,5 @@ def api_key_of(servers: ServersSpec) -> str | None:
     key = os.environ.get(servers.api_key_env)
     if not key:
         raise JobError(f"servers.api_key_env: expected the key in ${servers.api_key_env}, it is not set here")
+    note_secret(key)
     return key

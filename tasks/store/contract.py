@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from tasks.errors import DataError, JobError
+from tasks.job.redaction import redact
 from tasks.store.new_object import NewObject
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._=-]+")
@@ -111,12 +112,6 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def without_secrets(uri: str) -> str:
-    """Return an address for a message: `***` for its user, and for a query or fragment (a signed address)."""
-    shown = re.sub(r"://[^\s\"']*@", "://***@", uri)
-    return re.sub(r"([?#]).*", r"\1***", shown, flags=re.DOTALL)
-
-
 def parse_s3_uri(uri: str) -> tuple[str, str]:
     """Return bucket and prefix of an `s3://bucket/prefix` address.
 
@@ -125,7 +120,7 @@ def parse_s3_uri(uri: str) -> tuple[str, str]:
     """
     match = re.fullmatch(r"s3://([a-z0-9][a-z0-9._-]{1,62})(?:/([^?#@]*))?", uri)
     if match is None:
-        got = without_secrets(uri)
+        got = redact("".join(uri.split()))
         raise JobError(f"store.uri: expected s3://bucket/prefix without credentials or query, got {got!r}")
     return match[1], (match[2] or "").strip("/")
 

@@ -15,6 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from tasks.errors import JobError, SurroundingsError
+from tasks.job.redaction import redact
 from tasks.job.spec import StoreSpec
 from tasks.store.contract import sha256_hex
 
@@ -115,5 +116,5 @@ def make_client(spec: StoreSpec, credentials: Mapping[str, str] | None, ca_bundl
             f"store.endpoint_url: expected http(s)://host:port, got {spec.endpoint_url!r}"
         ) from error
     except BotoCoreError as error:
-        raise SurroundingsError(f"AWS configuration for {spec.uri}: {error}") from error
+        raise SurroundingsError(f"AWS configuration for {spec.uri}: {redact(str(error))}") from error
     return client

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from tasks.errors import JobError, TokenizerError
+from tasks.job.redaction import redact
 from tasks.job.spec import ModelSpec
 from tasks.tokenizer.dialect import Dialect, discover_dialect
 from tasks.tokenizer.encoders import find_encoder
@@ -168,7 +169,7 @@ def _folder(model: ModelSpec) -> Path:
     except (OSError, ValueError) as error:
         raise TokenizerError(
             f"model.tokenizer: cannot fetch {model.tokenizer!r} at revision {model.revision!r}: "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            f"{type(error).__name__}: {redact(str(error)).splitlines()[0]}"
         ) from error
 
 
@@ -180,7 +181,7 @@ def _open(folder: Path, model: ModelSpec) -> Any:
     except Exception as error:  # its loaders, and a model's own code, raise anything
         raise TokenizerError(
             f"model.tokenizer: cannot load {model.tokenizer!r} with trust_remote_code="
-            f"{model.trust_remote_code}: {type(error).__name__}: {error}"
+            f"{model.trust_remote_code}: {type(error).__name__}: {redact(str(error))}"
         ) from error
 
 

@@ -5,14 +5,13 @@ Its folder, its program, its log; and that it sees the files that this run sees:
 
 import os
 import re
-import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from tasks.errors import SurroundingsError
-from tasks.sglang.info import redact
+from tasks.job.redaction import shown_command
 from tasks.sglang.restart.process import ServerProcess
 from tasks.sglang.restart.supervisor import refuse_supervised
 
@@ -22,6 +21,7 @@ PROC: Final = Path("/proc")
 NAMESPACES: Final = {"mnt": "mount", "pid": "process"}
 """Kernel namespaces that a server must share with us, by their names in `/proc/PID/ns`."""
 
+LOG_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 LOG_MODE: Final = 0o600
 """SGLang logs its arguments, keys too."""
 
@@ -81,7 +81,7 @@ def check_start(server: ServerProcess, argv: Sequence[str]) -> None:
     paths = [os.path.join(server.cwd, name) for name in names]
     if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
         raise SurroundingsError(
-            f"{server.url}: cannot start {redact(shlex.join(argv))}: expected a program that can be run, "
+            f"{server.url}: cannot start {shown_command(argv)}: expected a program that can be run, "
             f"found none at {', '.join(paths)}; put it back, or restart the server by hand"
         )
 
@@ -109,8 +109,7 @@ def open_log(server: ServerProcess, path: Path) -> BinaryIO:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        log = os.fdopen(os.open(path, flags, LOG_MODE), "ab")
+        log = os.fdopen(os.open(path, LOG_FLAGS, LOG_MODE), "ab")
         try:
             if stat.S_IMODE(os.fstat(log.fileno()).st_mode) != LOG_MODE:
                 os.fchmod(log.fileno(), LOG_MODE)

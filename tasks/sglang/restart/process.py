@@ -10,6 +10,8 @@ import re
 import shlex
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,8 +19,8 @@ import attrs
 import psutil
 
 from tasks.errors import SurroundingsError
+from tasks.job.redaction import secret_variables, secrets_in, secrets_of, shown_command
 from tasks.sglang.gates import REASONING_PARSER, STRICT_THINKING
-from tasks.sglang.info import redact
 from tasks.sglang.restart.conditions import Conditions, conditions_of
 from tasks.sglang.restart.listener import is_loopback, pids_of, port_of
 
@@ -65,7 +67,17 @@ class ServerProcess:
     @property
     def command(self) -> str:
         """Its command line for a person: quoted for a shell, without secrets."""
-        return redact(shlex.join(self.argv))
+        return shown_command(self.argv)
+
+    def secrets(self) -> set[str]:
+        """Return the secrets of its command line, of its `--config` file and of its environment."""
+        found = secrets_of(self.argv) | secret_variables(self.env)
+        words = [part for word in self.argv for part in word.split("=", 1)]
+        for flag, value in zip(words, [*words[1:], ""], strict=True):
+            if flag == "--config":
+                with suppress(OSError, ValueError):
+                    found |= secrets_in(Path(self.cwd, value).read_text())
+        return found
 
 
 def place_of(url: str) -> str:
@@ -174,7 +186,7 @@ def _server_at(url: str) -> psutil.Process:
     for pid in pids_of(url):
         try:
             listener = psutil.Process(pid)
-            server, seen = _topmost_server(listener), redact(shlex.join(listener.cmdline()))[:500]
+            server, seen = _topmost_server(listener), shown_command(listener.cmdline())[:500]
         except psutil.Error as error:
             raise SurroundingsError(f"{url}: process {pid} cannot be read: {error}") from error
         if server is None:

@@ -1,10 +1,9 @@
 """Stop one local server and start it again: drain, force, wait until nothing is left, start, wait."""
 
 import asyncio
-import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,11 +11,12 @@ import attrs
 import psutil
 
 from tasks.errors import SurroundingsError, UnfaithfulError
+from tasks.job.redaction import redact, shown_command
 from tasks.job.spec import ServersSpec
 from tasks.sglang.client import ServerClient
 from tasks.sglang.clock import loop_seconds
 from tasks.sglang.gates import unwanted
-from tasks.sglang.info import ServerInfo, redact
+from tasks.sglang.info import ServerInfo
 from tasks.sglang.restart.conditions import conditions_of, not_kept
 from tasks.sglang.restart.idle import wait_idle
 from tasks.sglang.restart.lock import restart_lock
@@ -123,7 +123,7 @@ async def _replace(
     say(f"{client.url}: stopping process {server.pid}: {server.command}; undo: {undo_command(undo)}")
     try:
         started = await stop_and_start(server, argv, drain, log_dir)
-        say(f"{client.url}: started {redact(shlex.join(argv))}")
+        say(f"{client.url}: started {shown_command(argv)}")
         done = await wait_started(client, started, spec.ready_timeout_seconds)
     except SurroundingsError as error:
         told = await _start_former(client, server, started, spec, log_dir, undo)
@@ -244,7 +244,7 @@ async def wait_started(client: ServerClient, started: Started, ready_seconds: fl
         if child.poll() is not None:
             raise SurroundingsError(
                 f"{server.url}: the restarted server ended with status {child.returncode}:\n"
-                f"{log_tail(started.log, started.argv)}"
+                f"{log_tail(started.log, server.secrets())}"
             )
         state, seen = await client.health(timeout_seconds=min(30.0, ready_seconds))
         if state == "ready":
@@ -258,20 +258,16 @@ async def wait_started(client: ServerClient, started: Started, ready_seconds: fl
         await asyncio.sleep(0.25)
     raise SurroundingsError(
         f"{server.url}: the restarted server was not ready after {ready_seconds:.0f} s (last: {seen}):\n"
-        f"{log_tail(started.log, started.argv)}"
+        f"{log_tail(started.log, server.secrets())}"
     )
 
 
-def log_tail(log: Path, argv: Sequence[str]) -> str:
-    """Return the last lines of a server's log without the secrets of its command line."""
+def log_tail(log: Path, secrets: Collection[str]) -> str:
+    """Return the last lines of a server's log, redacted; `secrets` are the server's own."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 65536))
             lines = file.read().decode("utf-8", "replace").splitlines()[-LOG_LINES:]
     except OSError as error:
         return f"(no log: {error})"
-    text = "\n".join(line[:300] for line in lines)
-    for flag, value in zip(argv, [*argv[1:], ""], strict=True):
-        if flag in ("--api-key", "--admin-api-key") and value:
-            text = text.replace(value, "***")
-    return redact(text)
+    return "\n".join(line[:300] for line in redact("\n".join(lines), secrets).splitlines())

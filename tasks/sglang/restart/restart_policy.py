@@ -6,11 +6,13 @@ import shlex
 import signal
 import subprocess
 import tempfile
+from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tasks.errors import ServerError, SurroundingsError, UnfaithfulError
+from tasks.job.redaction import redact, secrets_of, shown_command
 from tasks.job.spec import ServersSpec
 from tasks.sglang.client import ServerClient
 from tasks.sglang.clock import loop_seconds
@@ -21,6 +23,7 @@ from tasks.sglang.probe import probe_server
 from tasks.sglang.restart.idle import wait_idle
 from tasks.sglang.restart.listener import port_of
 from tasks.sglang.restart.lock import restart_lock
+from tasks.sglang.restart.preflight import LOG_FLAGS, LOG_MODE
 from tasks.sglang.restart.process import command_without, place_of
 from tasks.sglang.restart.restart import Restarted, restart_locally
 from tasks.sglang.settings import Check, FleetSettings, Say, unchecked
@@ -90,13 +93,14 @@ async def _run(url: str, template: str, timeout_seconds: float, log_dir: Path | 
     try:
         words = [w.format(url=url, host=parts.hostname, port=port_of(url)) for w in shlex.split(template)]
     except (KeyError, IndexError, ValueError) as error:
-        raise SurroundingsError(f"servers.restart_commands: {template!r}: {error!r}") from error
-    command = shlex.join(words)
+        raise SurroundingsError(f"servers.restart_commands: {redact(template)!r}: {error!r}") from error
+    command, secrets = shown_command(words), secrets_of(words)
     say(f"{url}: running {command}")
     log = (log_dir or Path(tempfile.gettempdir())) / f"rawseq-commands-{place_of(url)[:200]}.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
+        with os.fdopen(os.open(log, LOG_FLAGS, LOG_MODE), "ab") as out:
+            os.fchmod(out.fileno(), LOG_MODE)
             begun = out.tell()
             process = await asyncio.create_subprocess_exec(
                 *words,
@@ -106,7 +110,7 @@ async def _run(url: str, template: str, timeout_seconds: float, log_dir: Path | 
                 start_new_session=True,
             )
     except OSError as error:
-        raise SurroundingsError(f"{url}: cannot run {command}: {error}") from error
+        raise SurroundingsError(f"{url}: cannot run {command}: {redact(str(error), secrets)}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
             status = await process.wait()
@@ -114,10 +118,10 @@ async def _run(url: str, template: str, timeout_seconds: float, log_dir: Path | 
         await _end_group(process)
         limit = f"{timeout_seconds:.0f} s"
         raise SurroundingsError(
-            f"{url}: {command} did not end within {limit}:\n{_told(log, begun)}"
+            f"{url}: {command} did not end within {limit}:\n{_told(log, begun, secrets)}"
         ) from None
     if status != 0:
-        raise SurroundingsError(f"{url}: {command} ended with status {status}:\n{_told(log, begun)}")
+        raise SurroundingsError(f"{url}: {command} ended with status {status}:\n{_told(log, begun, secrets)}")
     return command
 
 
@@ -129,11 +133,11 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _told(log: Path, begun: int) -> str:
-    """Return the end of what a command wrote into a log from a place on."""
+def _told(log: Path, begun: int, secrets: Collection[str]) -> str:
+    """Return the end of what a command wrote into a log from a place on, redacted before it is cut."""
     with log.open("rb") as file:
-        file.seek(max(begun, log.stat().st_size - 2000))
-        return file.read(2000).decode("utf-8", "replace")
+        file.seek(max(begun, log.stat().st_size - 65536))
+        return redact(file.read(65536).decode("utf-8", "replace"), secrets)[-2000:]
 
 
 async def _until_parser_off(client: ServerClient, spec: ServersSpec) -> None:

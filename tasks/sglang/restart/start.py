@@ -1,7 +1,6 @@
 """The start of a server in the place of another: its folder, its environment, its conditions."""
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import BinaryIO, Final
 import attrs
 
 from tasks.errors import SurroundingsError
-from tasks.sglang.info import redact
+from tasks.job.redaction import shown_command
 from tasks.sglang.restart.process import ServerProcess
 
 LAUNCHER: Final = """
@@ -65,7 +64,7 @@ def start_server(server: ServerProcess, argv: Sequence[str], log: BinaryIO) -> s
             start_new_session=True,
         )
     except OSError as error:
-        raise SurroundingsError(f"{server.url}: cannot start {redact(shlex.join(argv))}: {error}") from error
+        raise SurroundingsError(f"{server.url}: cannot start {shown_command(argv)}: {error}") from error
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(json.dumps(told).encode())

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from tasks.errors import RawseqError, SurroundingsError
-from tasks.sglang.info import redact
+from tasks.job.redaction import shown_command
 from tasks.sglang.restart.conditions import Conditions
 from tasks.sglang.restart.listener import listeners_of
 from tasks.sglang.restart.lock import restart_lock
@@ -100,7 +100,7 @@ async def _undo(former: ServerProcess, successor: tuple[str, ...], drain_seconds
             return f"{former.url}: process {running.pid} runs with that command line already"
         if running is not None and running.argv != successor:
             raise SurroundingsError(
-                f"{former.url}: expected the server of the restart, {redact(shlex.join(successor))}, found "
+                f"{former.url}: expected the server of the restart, {shown_command(successor)}, found "
                 f"process {running.pid}: {running.command}; stop it by hand first"
             )
         check_start(former, former.argv)

@@ -349,7 +349,7 @@ async def test_a_server_that_does_not_come_back_shows_its_log(nursery: Nursery, 
 def test_secrets_of_the_command_are_not_in_the_log_tail(tmp_path: Path) -> None:
     """SGLang prints its arguments at start, keys too: they are replaced."""
     (tmp_path / "log").write_text("server_args=(api_key='sk-1') --admin-api-key sk-2\n")
-    told = log_tail(tmp_path / "log", ["x", "--api-key", "sk-1"])
+    told = log_tail(tmp_path / "log", {"sk-1"})
     assert "server_args" in told
     assert "sk-1" not in told
     assert "sk-2" not in told
