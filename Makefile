@@ -46,12 +46,13 @@ $(SGLANG_VENV)/.ready: .ci/sglang.lock.txt
 	$(SGLANG_VENV)/bin/python -m pip install -q $(SGLANG_PACKAGES)
 	touch $@
 
-# Many rows through faults, two servers of which one is wrong, and every process of a job killed at random, about an
-# hour; the logs lie beside the tests (soak.md).
-SOAKS := tests/tasks/fleet/test_soak.py tests/tasks/fleet/test_matrix.py tests/flows/test_kill.py
+# Many rows through faults, two servers of which one is wrong, every process of a job killed at random, and the checker
+# against the published formats, about an hour; the logs lie beside the tests (soak.md).
+SOAKS := tests/tasks/grammar/test_brute_force.py tests/tasks/fleet/test_soak.py tests/tasks/fleet/test_matrix.py tests/flows/test_kill.py
 soak: $(VENV)/.test-ready
 	RAWSEQ_SOAK_ROWS=$${RAWSEQ_SOAK_ROWS:-20000} RAWSEQ_SOAK_KILLS=$${RAWSEQ_SOAK_KILLS:-200} \
-	  RAWSEQ_MATRIX_CASES=$${RAWSEQ_MATRIX_CASES:-200} $(BIN)/python -m pytest -s $(SOAKS)
+	  RAWSEQ_MATRIX_CASES=$${RAWSEQ_MATRIX_CASES:-200} RAWSEQ_GRAMMAR_ROWS=$${RAWSEQ_GRAMMAR_ROWS:-100000} \
+	  $(BIN)/python -m pytest -s $(SOAKS)
 
 # Exports read by SpecForge and speculators themselves, on the CPU, in an environment of its own (about 2 GB with a
 # CPU build of torch, more where pip finds none).

@@ -58,7 +58,9 @@ NAMED_TOOLS: Final[Transitions] = MappingProxyType(
         (State.OPEN_CALLS, Symbol.INSIDE): State.CALL_ID,
         (State.OPEN_CALLS, Symbol.CALL_ARGUMENT): State.OPEN_ARGUMENTS,
         (State.CALL_ID, Symbol.CALL_ARGUMENT): State.OPEN_ARGUMENTS,
-        (State.OPEN_ARGUMENTS, Symbol.SECTION_BEGIN): State.OPEN_CALLS,
+        (State.OPEN_ARGUMENTS, Symbol.SECTION_BEGIN): State.NEXT_NAME,
+        (State.NEXT_NAME, Symbol.INSIDE): State.CALL_ID,
+        (State.NEXT_NAME, Symbol.CALL_ARGUMENT): State.OPEN_ARGUMENTS,
         (State.OPEN_ARGUMENTS, Symbol.END): State.COMPLETE_TOOLS,
         (State.OPEN_CALLS, Symbol.END): State.COMPLETE_TOOLS,
     }

@@ -77,6 +77,7 @@ class State(IntEnum):
     FINAL_FORMAT = 32
     CALL_ID = 33
     OPEN_ARGUMENTS = 34  # of a call that only the next call or the end of the turn closes
+    NEXT_NAME = 35  # of a call behind another
 
 
 Mode = Literal["open", "closed", "must", "may", "never", "header"]

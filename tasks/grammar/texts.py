@@ -63,7 +63,7 @@ TEXT_FAULT: Final[Mapping[State, Code]] = MappingProxyType(
 )
 """Code of a text that fits no form; what is missing here is tools_unbalanced."""
 
-_TO, _FORMAT, _CALL = r" to=[^\s<]+", r"[\w./+-]+ *", "(?:commentary|analysis)"
+_TO, _FORMAT, _CALL = r" to=[\w.-]+", r"[\w./+-]+ *", "(?:commentary|analysis)"
 _CHANNEL = (Symbol.ANALYSIS, Symbol.COMMENTARY, Symbol.CALLING, Symbol.FINAL)
 _FINAL = (State.FIRST_FINAL_HEADER, State.FINAL_HEADER)
 HEADERS: Final[Texts] = MappingProxyType(
@@ -107,12 +107,15 @@ SPOKEN: Final[Texts] = MappingProxyType(
 
 NAMED: Final[Texts] = MappingProxyType(
     {
-        (State.OPEN_CALLS, Symbol.INSIDE): SOMETHING,
-        (State.OPEN_CALLS, Symbol.CALL_ARGUMENT): SOMETHING,
+        **{
+            (state, symbol): SOMETHING
+            for state in (State.OPEN_CALLS, State.NEXT_NAME)
+            for symbol in (Symbol.INSIDE, Symbol.CALL_ARGUMENT)
+        },
         (State.CALL_ID, Symbol.CALL_ARGUMENT): SOMETHING,
         (State.OPEN_ARGUMENTS, Symbol.SECTION_BEGIN): SOMETHING,
         (State.OPEN_ARGUMENTS, Symbol.END): SOMETHING,
-        (State.OPEN_CALLS, Symbol.END): (_form(r"\s*[\[{].*", "["),),
+        (State.OPEN_CALLS, Symbol.END): (_form(r"\s*\[.*", "["),),
     }
 )
 """Mistral: name, id and arguments are there, or a JSON list."""
@@ -126,7 +129,7 @@ INVOKED: Final[Texts] = MappingProxyType(
 """MiniMax: the calls stand in one block, and it holds at least one."""
 
 _SECTION, _INVOKE = "(?:tool_calls|function_calls)", 'invoke name="[^"]+"'
-_KEY = 'parameter name="[^"]+"[^<>]*'
+_KEY = 'parameter name="[^"]+"(?: string="(?:true|false)")?'
 MARKS: Final[Texts] = MappingProxyType(
     {
         (State.CONTENT, Symbol.SECTION_BEGIN): (_form(".*<", "<"),),
@@ -140,7 +143,10 @@ MARKS: Final[Texts] = MappingProxyType(
             _form(rf"{_INVOKE}>\s*</", ' name="a">\n</'),
             _form(r"parameter>\s*</", ">\n</"),
         ),
-        (State.IN_VALUE, Symbol.KEY): (_form(rf"{_KEY}>.*</", ' name="a">1</'),),
+        (State.IN_VALUE, Symbol.KEY): tuple(
+            _form(rf"{_KEY}>.*</", rest)
+            for rest in (' name="a">1</', ' string="true">1</', ' string="false">1</')
+        ),
         (State.OPEN_CALLS, Symbol.END): (_form(rf"{_SECTION}>\s*", ">"),),
     }
 )

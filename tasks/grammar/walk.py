@@ -1,5 +1,7 @@
 """One row's control ids through the grammar's states: a pure finite automaton with segments as its trace."""
 
+from copy import copy
+
 from tasks.grammar.grammar import Grammar
 from tasks.grammar.scan import LONG_GAP
 from tasks.grammar.states import (
@@ -48,7 +50,7 @@ class Walk:
         self._state = FIRST[mode]
         self._at = 0
         self._texts = grammar.texts
-        self._untold: int | None = None
+        self._untold: tuple[int, list[Symbol]] | None = None
         self.shareable = not grammar.qualified
         self.fault: tuple[Code, int, str] | None = None
         self.segments: list[tuple[str, int, int]] = []
@@ -63,10 +65,7 @@ class Walk:
             if self._at < self._output.size:
                 self.fail(Code.AFTER_END, self._at, "ids follow the end of the turn")
         else:
-            start = self._at
-            self._gap(self._output.size)
-            if self.fault is None and self._texts and self._state not in (State.CONTENT, State.REASONING):
-                self._read_unfinished(start)
+            self._end_of_cut()
 
     def _step(self, at: int, symbol: Symbol) -> None:
         state = self._state
@@ -79,6 +78,10 @@ class Walk:
             if qualified is None:  # ordinary text, or the row was cut before its meaning was told
                 return
             symbol, width = qualified
+        self._follow(at, symbol, width)
+
+    def _follow(self, at: int, symbol: Symbol, width: int) -> None:
+        state = self._state
         start, blank = self._at, self._gap(at)
         if self.fault is not None:
             return
@@ -90,11 +93,16 @@ class Walk:
                 return
         following = self._rules.get((state, symbol))
         if following is None or (state is State.MAY_OPEN and not blank):
+            if not self._begins(state, self._output[start:at]):
+                self._fail_text(state, start)
+                return
             code = STATE_FAULT.get((state, symbol)) or FAULT.get(symbol, Code.CONTROL_UNEXPECTED)
             self.fail(code, at, f"{symbol.name.lower()} in {state.name.lower()}: id {int(self._output[at])}")
             return
         if blank and not self._may_be_empty(state, symbol, at):
             return
+        if state is State.MAY_OPEN and self.segments:  # white space in front of an opener belongs to it
+            self.segments = [("opener", start, at)]
         owner = state if symbol in ENDS_SEGMENT else following
         self._push(OWN_SEGMENT.get(symbol) or self._kind(owner), at, at + width)
         self._state = following
@@ -113,15 +121,32 @@ class Walk:
         self._fail_text(state, start)
         return state
 
-    def _read_unfinished(self, start: int) -> None:
-        """Hold what the cut left of a text against what may stand here."""
-        forms = [form for (state, _), some in self._texts.items() if state is self._state for form in some]
-        if not forms:
-            return
+    def _begins(self, state: State, ids: Ids) -> bool:
+        """Return whether what may stand in a state can begin so."""
+        forms = [form for (owner, _), some in self._texts.items() if owner is state for form in some]
+        if not forms or state is State.CONTENT:
+            return True
         self.shareable = False
-        text, whole = self._grammar.read(self._output[start : self._untold]), self._untold is not None
-        if not any(form.fits(text) if whole else form.begins(text) for form in forms):
+        text = self._grammar.read(ids)
+        return any(form.begins(text) for form in forms)
+
+    def _end_of_cut(self) -> None:
+        """Take what the cut left behind the last control id whose meaning is told, if it can stand there."""
+        start = self._at
+        if self._untold is not None and self._texts:
+            faults = [self._tried(self._untold[0], meaning) for meaning in self._untold[1]]
+            self.fault = faults[0] if None not in faults else None
+        elif not self._begins(self._state, self._output[start:]):
             self._fail_text(self._state, start)
+        if self.fault is None:
+            self._gap(self._output.size)
+
+    def _tried(self, at: int, symbol: Symbol) -> tuple[Code, int, str] | None:
+        """Return the fault that a row would have if the id at `at` meant this, and change nothing."""
+        trial = copy(self)
+        trial.segments = list(self.segments)
+        trial._follow(at, symbol, 1)
+        return trial.fault
 
     def _fail_text(self, state: State, start: int) -> None:
         detail = f"this text, or none, cannot stand in {state.name.lower()}"
@@ -157,15 +182,17 @@ class Walk:
         None when the row ends before that is told, or when it spells nothing.
         """
         id, size = int(self._output[at]), self._output.size
+        untold: list[Symbol] = []
         for first, following, meaning in self._grammar.qualified:
             if first == id:
                 came = tuple(self._output[at + 1 : at + 1 + len(following)].tolist())
-                if came == following:
+                if came == following and not untold:
                     return meaning, 1 + len(following) if symbol is Symbol.SPELLED else 1
                 if at + 1 + len(came) == size and following[: len(came)] == came:
-                    self._untold = None if symbol is Symbol.SPELLED else at
-                    return None
-        return None if symbol is Symbol.SPELLED else (symbol, 1)
+                    untold.append(meaning)
+        if untold and symbol is not Symbol.SPELLED:
+            self._untold = at, untold
+        return None if untold or symbol is Symbol.SPELLED else (symbol, 1)
 
     def _kind(self, state: State) -> str:
         return SEGMENT.get(state, "tool_calls")
