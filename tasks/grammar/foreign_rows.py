@@ -65,7 +65,11 @@ def _is_count(value: Any) -> bool:
 
 
 def _ids(row_id: str, record: Mapping[str, Any], field: str) -> Ids:
+    values = record[field]
+    if isinstance(values, list) and bool in set(map(type, values)):
+        at = next(at for at, value in enumerate(values) if isinstance(value, bool))
+        raise DataError(f"{row_id}: {field}: token ids must be integers, got {values[at]} at {at}")
     try:
-        return as_ids(record[field])
+        return as_ids(values)
     except (TypeError, ValueError) as error:
         raise DataError(f"{row_id}: {field}: {error}") from error

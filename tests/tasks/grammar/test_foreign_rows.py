@@ -136,6 +136,15 @@ def test_the_worst_output_of_a_row_is_its_verdict(tmp_path: Path) -> None:
         pytest.param(
             {"input_ids": [1, 2], "prompt_length": True}, r"prompt_length in \[0, 2\], got True", id="bool"
         ),
+        pytest.param(
+            {"prompt_ids": [1], "output_ids": [5, True]}, r"f:1: output_ids: .*got True at 1", id="bool-id"
+        ),
+        pytest.param(
+            {"prompt_ids": [1, 2**31], "output_ids": [5]}, r"f:1: prompt_ids: .*got 2147483648", id="wide-id"
+        ),
+        pytest.param({"prompt_ids": [2**70], "output_ids": [5]}, "f:1: prompt_ids: token ids", id="no-int64"),
+        pytest.param({"prompt_ids": 7, "output_ids": [5]}, "f:1: prompt_ids: ", id="no-list"),
+        pytest.param({"prompt_ids": [1], "output_ids": [[5]]}, "f:1: output_ids: token ids", id="nested"),
         pytest.param({"prompt_ids": ["a"], "output_ids": [1]}, "prompt_ids: token ids must be", id="texts"),
         pytest.param({"prompt_ids": [1], "output_ids": [-1]}, r"output_ids: .*got -1", id="negative"),
     ],
