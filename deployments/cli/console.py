@@ -25,6 +25,9 @@ REFRESH_SECONDS = 0.2
 UNCUT_COLUMNS = 1_000_000
 """For files and pipes: programs read lines whole."""
 
+TABLE_COLUMNS = 120
+"""Most columns of a table in a file or pipe, which nobody's terminal has cut: its cells are folded."""
+
 INDENT = " " * 11
 """Text of a segment stands under the name of it."""
 
@@ -68,6 +71,12 @@ class Terminal(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Piece]:
         """See `rich.console.Console.render`; styles and cursor moves of its own are no text."""
+        if isinstance(renderable, Table):
+            options = options or self.options
+            if not self.is_terminal and options.max_width == UNCUT_COLUMNS:
+                options = options.update(max_width=TABLE_COLUMNS)
+            for column in renderable.columns:
+                column.overflow = "fold"  # a name that is cut tells nothing
         for piece in super().render(renderable, options):
             yield piece if piece.control else Piece(escaped(piece.text), piece.style, piece.control)
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
-from deployments.cli.console import Terminal, moving_bar
+from deployments.cli.console import Terminal, escaped, moving_bar
 from deployments.local.server_settings import SERVER_SETTINGS
 from tasks.errors import RawseqError, SurroundingsError
 from tasks.job.redaction import redact
@@ -107,6 +107,18 @@ def end_with_us(pid: int) -> None:
     atexit.register(leave)
 
 
+class EscapedLines(logging.Formatter):
+    """Gives a terminal what another formatter makes of a record, without what would act upon it."""
+
+    def __init__(self, inner: logging.Formatter | None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's lines, escaped."""
+        return escaped(self._inner.format(record))
+
+
 class _ToldOnce(logging.Filter):
     """Keeps what this command tells itself, in one line, from the console; the Prefect server gets all."""
 
@@ -158,6 +170,7 @@ def run_flow(flow: Callable[..., Any], console: Console) -> Summary:
     end_server_with_us()
     for handler in logging.getLogger().handlers:  # Prefect's console, since its import
         handler.addFilter(_ToldOnce())
+        handler.setFormatter(EscapedLines(handler.formatter))
     runs: list[Run] = []
     interrupts: list[int] = []
 

@@ -4,12 +4,14 @@ Whoever takes such text into an error, a log line or an artifact redacts it firs
 secret is not recognised. What stays legible: ids, paths, numbers, names of variables that hold a secret.
 """
 
+import logging
 import os
 import re
 import shlex
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from json import dumps
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 HIDDEN: Final = "***"
@@ -89,6 +91,19 @@ def redact(text: str, also: Collection[str] = ()) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(rf"\1{HIDDEN}" + ("@" if pattern.pattern.endswith("@") else ""), text)
     return text
+
+
+class RedactedRecord(logging.LogRecord):
+    """Line of a log whose message and traceback hold no secret, whoever formats it and wherever it goes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.exc_info and self.exc_info[0]:
+            self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip())
+
+    def getMessage(self) -> str:
+        """See `logging.LogRecord.getMessage`."""
+        return redact(super().getMessage())
 
 
 def shown_command(argv: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """Redaction: no secret is left of any text in which one can stand, and what is none stays as it was."""
 
 import base64
+import importlib
 import json
+import logging
 import shlex
 from collections.abc import Callable
 from urllib.parse import quote
@@ -11,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.job.redaction import note_secret, redact, secrets_in, shown_command
+from tasks.job.redaction import RedactedRecord, note_secret, redact, secrets_in, shown_command
 
 NAMES = (
     *("api_key", "api-key", "apikey", "admin_api_key", "hf_token", "password", "db-passwd", "client_secret"),
@@ -157,6 +159,19 @@ EVIDENCE = (
 def test_evidence_stays(text: str) -> None:
     """Ids, rids, paths, counts, names of variables are no secrets."""
     assert redact(text) == text
+
+
+def test_a_log_holds_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in the arguments of a line nor in a traceback: flows log so from their import on."""
+    importlib.import_module("flows")
+    assert logging.getLogRecordFactory() is RedactedRecord
+    try:
+        raise ValueError("--api-key Zq12345678")
+    except ValueError:
+        logging.getLogger("x").exception("was %s", "HF_TOKEN=Zq12345678")
+    assert "ValueError: --api-key ***" in caplog.text
+    assert "was HF_TOKEN=***" in caplog.text
+    assert "Zq12345678" not in caplog.text
 
 
 def test_a_long_body_costs_little() -> None:
