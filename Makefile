@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo up check test test-browser test-sglang test-trainers test-postgres test-transformers4 test-ceph soak bench \
+.PHONY: demo up check test test-browser test-sglang test-trainers test-postgres test-restart test-transformers4 test-ceph soak bench \
   lint lock clean
 
 demo: $(VENV)/.run-ready
@@ -75,6 +75,13 @@ test-postgres: $(VENV)/.test-ready
 	  || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; } \
 	  || { echo "expected PostgreSQL: apt-get install postgresql"; exit 5; }
 	RAWSEQ_POSTGRES=1 $(BIN)/python -m pytest -m postgres tests/flows
+
+# Restarts beside real tmux, namespaces and a supervising loop; commands that are killed or stall. Less than a minute.
+test-restart: $(VENV)/.test-ready
+	@command -v tmux >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q --no-install-recommends tmux; } \
+	  || { echo "expected tmux: apt-get install tmux"; exit 5; }
+	RAWSEQ_RESTART=1 $(BIN)/python -m pytest -n 2 -m restart tests/tasks/sglang tests/flows
 
 # What touches transformers, on the oldest version that we promise, in an environment of its own.
 OLD_VENV := .venv-transformers4

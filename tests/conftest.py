@@ -29,15 +29,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 START_SECONDS = 240.0
 RUN_SECONDS = 480
+GATES = (("shared", "RAWSEQ_SHARED"), ("postgres", "RAWSEQ_POSTGRES"), ("restart", "RAWSEQ_RESTART"))
+"""Markers of tests that need more than this package, and the variables that turn them on."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs ../shared or PostgreSQL unless told to: then it fails when that is missing."""
-    absent = {
-        marker
-        for marker, variable in (("shared", "RAWSEQ_SHARED"), ("postgres", "RAWSEQ_POSTGRES"))
-        if not os.environ.get(variable)
-    }
+    """Leave out what needs one of `GATES` unless told to: then it fails when that is missing."""
+    absent = {marker for marker, variable in GATES if not os.environ.get(variable)}
     for item in items:
         mark(item)
     kept = [item for item in loadable(items) if not absent & {marker.name for marker in item.iter_markers()}]

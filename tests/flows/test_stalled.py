@@ -4,24 +4,29 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import disable_run_logger
 from prefect.states import Pending, Running
 
+from deployments.standin.launch import Standin
 from flows import spread
 from flows.range_runs import end_process
 from tasks.job.spec import StoreSpec
 from tasks.ledger.fence import LEASE_SECONDS, STALLED_LEASES
 from tasks.run.ranges import SPAWN_SECONDS, BatchRange, RangeRun
 from tasks.store.opening import open_store
+from tests.flows.counted import rows_in
+from tests.support.forked import Template
+from tests.support.jobs import opened, write_job, write_prompts
 from tests.support.small_jobs import job_spec
 
 
@@ -101,3 +106,38 @@ async def test_a_stalled_process_does_not_keep_a_run_that_is_stopped(
     child.terminate()
     await end_process(child)
     assert child.exitcode == -signal.SIGKILL
+
+
+def until(reached: Callable[[], bool], log: Path) -> None:
+    """Return when something is so in another process; fail with the end of its log."""
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.05)  # polling another process
+
+
+@pytest.mark.restart
+@pytest.mark.process
+def test_a_stalled_range_is_ended_and_made_by_another(
+    tmp_path: Path, template: Template, standin: Standin
+) -> None:
+    """Its process lives and holds its journals: that is told, then it is ended; the job is made."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 48)
+    batch = {"rows": 24, "in_flight": 2, "lease_seconds": 3.0}
+    job = write_job(tmp_path / "job.yaml", standin.url, prompts, tmp_path / "out", batch=batch)
+    log = tmp_path / "log"
+    log.touch()
+    run = template.start(log, "run", str(job), "--workers", "2")
+    parts = (tmp_path / "journals").rglob
+    until(lambda: any(parts("*.journal")), log)
+    part = str(next(parts("*.journal")))
+    (holder,) = (
+        process.pid
+        for process in psutil.Process(run).children(recursive=True)
+        if part in {file.path for file in process.open_files()}
+    )
+    os.kill(holder, signal.SIGSTOP)
+    until(lambda: f"process {holder} lives and was silent for 3 s" in log.read_text(), log)
+    until(lambda: f"its process {holder} was ended" in log.read_text(), log)
+    assert template.wait(run, 200.0) == 0, log.read_text()[-3000:]
+    assert len(rows_in(opened(tmp_path / "out"))) == 48 + 16

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import aiohttp
 import attrs
 import numpy as np
 
-from deployments.standin.launch import ROOT, Standin, start_standin
+from deployments.standin.launch import ROOT, Standin, free_port, start_standin
 from deployments.standin.template import ChatTemplate
 from tasks.errors import SurroundingsError
 from tasks.fleet.dispatch import Dispatch, DispatchStats
@@ -22,6 +25,7 @@ from tasks.sglang.judge import ProbePlan
 from tasks.sglang.restart.process import find_server
 from tasks.sglang.restart.stop import stop_server
 from tasks.sglang.settings import FleetSettings, Patience
+from tests.conftest import wait_for_url
 from tests.support.scripted import QUICK, ListLane
 
 MODEL = ROOT / "deployments" / "standin" / "model"
@@ -165,3 +169,29 @@ class Nursery:
 def ids_by_row(completions: list[Completion]) -> dict[str, list[int]]:
     """Return output ids by row."""
     return {c.row_id: c.output_ids.tolist() for c in completions}
+
+
+def start_under(
+    nursery: Nursery,
+    wrapper: Sequence[str],
+    *flags: str,
+    program: str = sys.executable,
+    cwd: Path = ROOT,
+) -> Standin:
+    """Start an embedded server as the last words of another program's command line; wait until it serves."""
+    port, log = free_port(), nursery.folder / "wrapped.log"
+    words = [program, "-m", "deployments.standin", "--host", "127.0.0.1", "--port", str(port), *flags]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [*wrapper, *words],
+            cwd=cwd,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    standin = Standin(f"http://127.0.0.1:{port}", process, log)
+    nursery.standins.append(standin)
+    wait_for_url(f"{standin.url}/ready", process, log)
+    return standin

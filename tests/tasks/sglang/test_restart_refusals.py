@@ -7,21 +7,20 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
 
-from deployments.standin.launch import ROOT, Standin, free_port
+from deployments.standin.launch import Standin
 from tasks.errors import SurroundingsError
 from tasks.fleet.ensure import ensure_servers
 from tasks.sglang.restart.listener import port_of
 from tasks.sglang.restart.process import find_server, is_server_command
 from tasks.sglang.restart.supervisor import starts_again, unit_of
-from tests.conftest import wait_for_url
-from tests.support.embedded import Nursery, fleet_settings
+from tests.support.embedded import Nursery, fleet_settings, start_under
 
 PARSER = ("--reasoning-parser", "qwen3")
 
@@ -32,32 +31,6 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     nursery = Nursery(tmp_path)
     yield nursery
     nursery.end_successors()
-
-
-def start_under(
-    nursery: Nursery,
-    wrapper: Sequence[str],
-    *flags: str,
-    program: str = sys.executable,
-    cwd: Path = ROOT,
-) -> Standin:
-    """Start an embedded server as the last words of another program's command line; wait until it serves."""
-    port, log = free_port(), nursery.folder / "wrapped.log"
-    words = [program, "-m", "deployments.standin", "--host", "127.0.0.1", "--port", str(port), *flags]
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            [*wrapper, *words],
-            cwd=cwd,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    standin = Standin(f"http://127.0.0.1:{port}", process, log)
-    nursery.standins.append(standin)
-    wait_for_url(f"{standin.url}/ready", process, log)
-    return standin
 
 
 @pytest.mark.parametrize(
@@ -226,25 +199,6 @@ async def test_a_program_that_is_gone_stops_no_server(
     standin = start_under(nursery, ("env", f"PYTHONHOME={home}"), *PARSER, program=str(program))
     spoil(program)
     await refuse_and_leave(standin, tmp_path, "expected a program that can be run.*bin/python3")
-
-
-@pytest.fixture
-def mount_namespace() -> list[str]:
-    """Words that run what follows them in a mount namespace of its own."""
-    words = ["unshare", "-m"]
-    if not shutil.which(words[0]) or subprocess.run([*words, "true"], check=False).returncode != 0:
-        pytest.skip("needs unshare, and leave to make a mount namespace")
-    return words
-
-
-async def test_a_server_with_a_file_system_of_its_own_is_not_stopped(
-    nursery: Nursery, tmp_path: Path, mount_namespace: list[str]
-) -> None:
-    """As in a container: the same paths are other files there; what to write into the job is said."""
-    standin = start_under(nursery, mount_namespace, *PARSER)
-    await refuse_and_leave(
-        standin, tmp_path, "(?s)mount namespace.*servers.restart: command.*\n  restart_commands: "
-    )
 
 
 async def test_without_proc_no_server_is_stopped(
