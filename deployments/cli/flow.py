@@ -22,7 +22,7 @@ from rich.console import Console
 
 from deployments.cli.console import Terminal, escaped, moving_bar
 from deployments.local.server_settings import SERVER_SETTINGS
-from tasks.errors import RawseqError, SurroundingsError
+from tasks.errors import JobError, RawseqError, SurroundingsError
 from tasks.job.redaction import redact
 from tasks.job.spec import JobSpec, StoreSpec
 from tasks.report.summary import Summary
@@ -32,6 +32,9 @@ SERVER_START_SECONDS: Final = 150
 """How long Prefect's temporary server may take to answer: on its first start it migrates an empty database, a
 few seconds on a quiet machine; Prefect's own 20 seconds were not enough on a busy one."""
 
+
+MOST_JOB_BYTES: Final = 512 * 1024 - 8192
+"""A server's PREFECT_SERVER_API_MAX_PARAMETER_SIZE is 512 KiB; the other parameters need little."""
 
 END_WITH_US: Final = 'read -r ended || { kill "$1" && sleep 10 && kill -9 "$1"; } 2>/dev/null'
 """A shell's line that ends a process once its input closes without a word: then who would write is dead."""
@@ -131,6 +134,7 @@ class _ToldOnce(logging.Filter):
 
 def run_generate(job: JobSpec, console: Console, workers: int = 1) -> Summary:
     """Run `generate_dataset` here and return how it ended; raises as `run_flow`."""
+    check_size(job)
     quiet_prefect(console)
     from flows.generate import generate_dataset
 
@@ -141,6 +145,7 @@ def run_retry(
     job: JobSpec, batches: list[int], rejected: list[str], workers: int, console: Console
 ) -> Summary:
     """Run `retry_batches` here and return how it ended; raises as `run_flow`."""
+    check_size(job)
     quiet_prefect(console)
     from flows.retry import retry_batches
 
@@ -149,10 +154,21 @@ def run_retry(
 
 def run_continue(job: JobSpec, max_new_tokens: int, workers: int, console: Console) -> Summary:
     """Run `continue_rows` here and return how it ended; raises as `run_flow`."""
+    check_size(job)
     quiet_prefect(console)
     from flows.extend import continue_rows
 
     return run_flow(partial(continue_rows, job, max_new_tokens, workers), console)
+
+
+def check_size(job: JobSpec) -> None:
+    """Raise JobError for a job that is larger than what Prefect takes as the parameter of a run."""
+    size = len(job.model_dump_json())
+    if size > MOST_JOB_BYTES:
+        raise JobError(
+            f"expected a job of at most {MOST_JOB_BYTES} bytes, which is what Prefect takes, got {size}: let "
+            "prompts.sources name folders or globs, not each file"
+        )
 
 
 def run_flow(flow: Callable[..., Any], console: Console) -> Summary:

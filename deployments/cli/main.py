@@ -4,8 +4,11 @@ import io
 import os
 import signal
 import sys
+from collections.abc import MutableMapping
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def main() -> NoReturn:
@@ -15,10 +18,20 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is shown as an escape
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    exempt_loopback(os.environ)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing: we need none
     from deployments.cli.cli import run_command
 
     run_command()
+
+
+def exempt_loopback(environment: MutableMapping[str, str]) -> None:
+    """Let nothing of this machine go through a proxy: not its Prefect server, not its object store."""
+    if not any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in environment):
+        return
+    for name in ("NO_PROXY", "no_proxy"):
+        known = [host.strip() for host in environment.get(name, "").split(",") if host.strip()]
+        environment[name] = ",".join([*known, *(host for host in LOOPBACK if host not in known)])
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -12,11 +12,20 @@ import psutil
 from deployments.local.seaweed import start_seaweed
 from tasks.errors import SurroundingsError
 from tasks.job.spec import StoreSpec
+from tasks.store.disk import lasting_text
 
 BUCKET = "rawseq"
 
 END_SECONDS = 10.0
 """A stand-in without work ends at once; after this it is killed."""
+
+
+def _new_keys() -> str:
+    keys = {
+        "aws_access_key_id": f"demo{secrets.token_hex(8)}",
+        "aws_secret_access_key": secrets.token_hex(20),
+    }
+    return orjson.dumps(keys).decode()
 
 
 class DemoHome:
@@ -37,19 +46,7 @@ class DemoHome:
     @property
     def credentials(self) -> dict[str, str]:
         """The keys of the demo's own S3 server: random, made once, readable by this user only."""
-        path = self.folder / "credentials.json"
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            path.write_bytes(
-                orjson.dumps(
-                    {
-                        "aws_access_key_id": f"demo{secrets.token_hex(8)}",
-                        "aws_secret_access_key": secrets.token_hex(20),
-                    }
-                )
-            )
-        keys: dict[str, str] = orjson.loads(path.read_bytes())
+        keys: dict[str, str] = orjson.loads(lasting_text(self.folder / "credentials.json", _new_keys))
         return keys
 
     @property

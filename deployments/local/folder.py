@@ -1,7 +1,6 @@
 """The local stack's folder: Prefect's database, the demo's store, logs, and a record of what runs."""
 
 import fcntl
-import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ import psutil
 
 from deployments.standin.launch import free_port
 from tasks.errors import SurroundingsError
+from tasks.store.disk import lasting_text
 
 USUAL_PORTS = {"prefect": 4200, "standin": 30000}
 """Prefect's and SGLang's own defaults, taken when they are free."""
@@ -113,12 +113,7 @@ class StackHome:
             return given
         if not wanted:
             return None
-        path = self.auth_file
-        if not path.exists():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(f"rawseq:{secrets.token_urlsafe(18)}")
-        return path.read_text()
+        return lasting_text(self.auth_file, lambda: f"rawseq:{secrets.token_urlsafe(18)}")
 
     @property
     def auth_file(self) -> Path:

@@ -50,9 +50,12 @@ def collect_orphans(
     found = list(find_orphans(store, job_id))
     old = {info.key for info in found if info.age >= older_than_seconds}
     young = [info.key for info in found if info.key not in old]
-    still = {info.key for info in find_orphans(store, job_id)}
-    deleted = sorted(old & still)
-    for key in deleted:
-        store.delete(key)
+    still = {info.key for info in find_orphans(store, job_id) if info.age >= older_than_seconds}
+    deleted = []
+    for key in sorted(old & still):
+        info = store.head(key)
+        if info is not None and info.age >= older_than_seconds:  # a batch that takes it up puts it again
+            store.delete(key)
+            deleted.append(key)
     store.abort_leftovers(older_than_seconds)
     return deleted, young

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.errors import DataError
 from tasks.rows.records import CheckedBatch, Completion, Ragged, Segment
 
 _SEGMENT = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("stop", pa.int32())])
@@ -98,7 +97,7 @@ def _row_columns(checked: CheckedBatch, rows: NDArray[np.intp]) -> dict[str, Any
     completions = [checked.completions[row] for row in rows]
     return {
         "row_id": [checked.row_ids[row] for row in rows],
-        "input_ids": _id_lists(Ragged.from_rows(sequences)),
+        "input_ids": id_lists(Ragged.from_rows(sequences)),
         "prompt_length": checked.inputs.lengths[rows].astype(np.int32),
         "segments": [
             [{"kind": s.kind, "start": s.start, "stop": s.stop} for s in checked.verdicts[row].segments]
@@ -114,10 +113,18 @@ def _row_columns(checked: CheckedBatch, rows: NDArray[np.intp]) -> dict[str, Any
     }
 
 
-def _id_lists(ragged: Ragged) -> pa.Array:
-    if ragged.ids.size > np.iinfo(np.int32).max:
-        raise DataError(f"expected less than 2**31 ids in a batch, got {ragged.ids.size}: lower batch.rows")
-    return pa.ListArray.from_arrays(ragged.offsets.astype(np.int32), ragged.ids)
+def id_lists(ragged: Ragged, most: int = np.iinfo(np.int32).max) -> pa.ChunkedArray:
+    """Return rows of ids as Arrow lists, in as many chunks as their 32-bit offsets need: one, as a rule."""
+    chunks: list[pa.Array] = []
+    start, rows = 0, len(ragged)
+    while start < rows or not chunks:
+        begin = int(ragged.offsets[start])
+        fits = int(np.searchsorted(ragged.offsets, begin + most, "right")) - 1
+        stop = max(fits, min(start + 1, rows))
+        offsets = (ragged.offsets[start : stop + 1] - begin).astype(np.int32)
+        chunks.append(pa.ListArray.from_arrays(offsets, ragged.ids[begin : int(ragged.offsets[stop])]))
+        start = stop
+    return pa.chunked_array(chunks)
 
 
 def _rows_per_group(checked: CheckedBatch, rows: NDArray[np.intp]) -> int:

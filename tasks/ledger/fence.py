@@ -15,6 +15,7 @@ import orjson
 from tasks.errors import TakenError
 from tasks.job.spec import SCHEMA_VERSION
 from tasks.store.contract import MissingError, ObjectStore, canonical
+from tasks.store.disk import lasting_text
 
 LEASE_SECONDS: Final = 90.0
 """A worker that was silent for so long is taken for dead; it shows itself three times as often."""
@@ -140,14 +141,7 @@ class Leases:
 
 def home_of(journal_root: Path) -> str:
     """Return the lasting name of a folder of journals, made up when it is new."""
-    journal_root.mkdir(parents=True, exist_ok=True)
-    path = journal_root / "home"
-    try:
-        with path.open("x") as file:
-            file.write(secrets.token_hex(16))
-    except FileExistsError:
-        pass
-    return path.read_text()
+    return lasting_text(journal_root / "home", lambda: secrets.token_hex(16))
 
 
 def last_sign(store: ObjectStore, run: str) -> float | None:

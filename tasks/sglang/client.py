@@ -116,7 +116,8 @@ class ServerClient:
             async with self._session.request(
                 method, self.url + path, data=data, timeout=limits, allow_redirects=False
             ) as reply:
-                got = await read_bounded(reply.content, reply.content_length, most_bytes, f"{self.url}{path}")
+                length = None if "Content-Encoding" in reply.headers else reply.content_length
+                got = await read_bounded(reply.content, length, most_bytes, f"{self.url}{path}")
                 return reply.status, got
         except _TROUBLE as error:
             raise _no_reply(f"{self.url}{path}", error) from error

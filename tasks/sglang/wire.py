@@ -15,6 +15,7 @@ from yarl import URL
 from tasks.sglang.outcomes import AttemptError
 
 _LENGTH: Final = "Content-Length"
+_ENCODING: Final = "Content-Encoding"
 
 
 class Exchange:
@@ -89,12 +90,18 @@ async def _begun(connection: "aiohttp.connector.Connection") -> tuple[int, int |
         except HttpProcessingError as error:
             raise aiohttp.ClientPayloadError(f"no HTTP: {error.message}") from error
         if not 100 <= message.code < 200:
-            length = message.headers.get(_LENGTH)
+            length = None if _ENCODING in message.headers else message.headers.get(_LENGTH)
             return message.code, None if length is None else int(length), content
 
 
 async def read_bounded(content: aiohttp.StreamReader, length: int | None, most_bytes: int, url: str) -> bytes:
     """Return a reply's whole body.
+
+    Args:
+        content: of the reply, decompressed.
+        length: bytes that it says it has; None where it does not say, or says it of compressed ones.
+        most_bytes: bound of the body as it is used.
+        url: for messages.
 
     Raises:
         AttemptError: `malformed` when more than `most_bytes` come.

@@ -18,6 +18,9 @@ from tasks.errors import DataError, JobError
 from tasks.job.redaction import redact
 from tasks.store.new_object import NewObject
 
+YOUNG_SECONDS: Final = 3600.0
+"""An older object is put again by whoever takes it up, so that it is young when orphans are collected."""
+
 _SEGMENT = re.compile(r"[A-Za-z0-9._=-]+")
 
 
@@ -154,7 +157,8 @@ def put_content(store: ObjectStore, key: str, data: bytes) -> None:
     """
     if store.put(key, data, create_only=True):
         return
+    info = store.head(key)
     with contextlib.suppress(DataError):
-        if store.get(key) == data:
+        if info is not None and info.age < YOUNG_SECONDS and store.get(key) == data:
             return
-    store.put(key, data)  # the name says what belongs there, and that is not what lies there
+    store.put(key, data)  # not what belongs there; or so old that it may be collected as an orphan just now

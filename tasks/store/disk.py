@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from tasks.errors import SurroundingsError
@@ -71,3 +72,27 @@ def disk_advice(error: OSError) -> str:
         errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
     }.get(error.errno or 0, "see the system's message")
     return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')}): {advice}"
+
+
+def lasting_text(path: Path, make: Callable[[], str]) -> str:
+    """Return what a small file holds: made up once, readable by this user only, and kept from then on.
+
+    It is written beside and then named, so it is whole or absent; one that a full disk or an older program
+    left empty is made again.
+    """
+    text = path.read_text() if path.exists() else ""
+    if text:
+        return text
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(make())
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(new, path)  # of two that make it at once one is first
+    except FileExistsError:
+        if path.stat().st_size == 0:
+            new.replace(path)
+    new.unlink(missing_ok=True)
+    return path.read_text()

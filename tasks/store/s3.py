@@ -119,10 +119,13 @@ class S3Store:
                 self.modes = attrs.evolve(self.modes, conditional=False)
                 return self.put(key, data, create_only=True)
             self._expect(answer.kind, f"put {key}")
-        return self._check_put(key, data, sha256, alone=bool(condition) or not create_only)
+        alone = bool(condition) or not create_only
+        return self._check_put(key, data, sha256, alone=alone, replaces=not create_only)
 
-    def _check_put(self, key: str, data: bytes, sha256: str, *, alone: bool) -> bool:
+    def _check_put(self, key: str, data: bytes, sha256: str, *, alone: bool, replaces: bool) -> bool:
         info = self.head(key)
+        if replaces and info is not None and info.sha256 not in ("", sha256):
+            return True  # somebody else put theirs over ours since: both stand whole, the later one last
         if info is None or info.size != len(data) or info.sha256 not in ("", sha256):
             if info is not None and not alone:
                 return False  # another writer came within this round trip; the caller reads what stands

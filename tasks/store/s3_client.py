@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import attrs
 import boto3
@@ -91,7 +92,9 @@ def make_client(spec: StoreSpec, credentials: Mapping[str, str] | None, ca_bundl
         JobError: when the endpoint or the region is not one.
         SurroundingsError: when the AWS configuration (profile, files) is broken.
     """
+    host = urlsplit(spec.endpoint_url or "").hostname
     config = Config(
+        proxies={} if host in ("localhost", "127.0.0.1", "::1") else None,  # this machine needs none
         signature_version="s3v4",
         s3={"addressing_style": spec.addressing_style},
         retries={"mode": "standard", "total_max_attempts": 1},

@@ -114,7 +114,13 @@ def meaning_of(error: Exception) -> Meaning:
         )
     if isinstance(error, bx.ParamValidationError | bx.InvalidEndpointDiscoveryConfigurationError):
         return Meaning("operator", "botocore refuses the call's parameters: check store.uri")
-    if isinstance(error, bx.EndpointConnectionError | bx.ConnectTimeoutError | bx.ProxyConnectionError):
+    if isinstance(error, bx.ProxyConnectionError):
+        return Meaning(
+            "retry",
+            "the proxy cannot be reached that HTTPS_PROXY or HTTP_PROXY names: correct it, or name the "
+            "endpoint in NO_PROXY",
+        )
+    if isinstance(error, bx.EndpointConnectionError | bx.ConnectTimeoutError):
         return Meaning("retry", "the endpoint cannot be reached: is it up, and is store.endpoint_url right?")
     return Meaning("retry", f"the connection failed ({type(error).__name__})")
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from tasks.errors import RawseqError, SurroundingsError
+from tasks.errors import LaterError, RawseqError, SurroundingsError
 from tasks.store.contract import sha256_hex
 from tasks.store.s3_client import content_md5, content_type
-from tasks.store.s3_retry import Deadline
+from tasks.store.s3_retry import Answer, Deadline
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -56,7 +56,7 @@ def put_parts(
 
     Raises:
         SurroundingsError: a person must act.
-        LaterError: the deadline of a part passed.
+        LaterError: the deadline of a part passed, or somebody aborted the upload.
     """
     where: dict[str, Any] = {"Bucket": bucket, "Key": path}
     started = deadline.call(
@@ -75,7 +75,7 @@ def put_parts(
         part = content.read((number - 1) * PART_BYTES, min(number * PART_BYTES, content.size))
         arguments = upload | {"PartNumber": number, "Body": part, "ContentMD5": content_md5(part)}
         answer = deadline.call(f"part {number} of {path}", lambda: client().upload_part(**arguments))
-        return {"PartNumber": number, "ETag": answer.value["ETag"]}
+        return {"PartNumber": number, "ETag": _taken(answer, f"s3://{bucket}/{path}")["ETag"]}
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rawseq-parts") as pool:
@@ -89,6 +89,13 @@ def put_parts(
         with contextlib.suppress(RawseqError):
             deadline.call(f"abort upload of {path}", lambda: client().abort_multipart_upload(**upload))
         raise
+
+
+def _taken(answer: Answer, where: str) -> Any:
+    """Return what a part's answer holds; NoSuchUpload: a lifecycle rule, or another run that tidies up."""
+    if answer.kind != "ok":
+        raise LaterError(f"{where}: expected its multipart upload, got that it was aborted meanwhile")
+    return answer.value
 
 
 def leftover_uploads(

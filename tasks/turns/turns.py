@@ -147,7 +147,10 @@ class BatchTurns:
 def _with_mix(metadata: str, mix: Mix | None) -> str:
     if mix is None:
         return metadata
-    return orjson.dumps({**orjson.loads(metadata or "{}"), "mix": mix.name}).decode()
+    fields = orjson.loads(metadata or "{}")
+    if "mix" in fields:  # the record's own
+        fields["record_mix"] = fields["mix"]
+    return orjson.dumps({**fields, "mix": mix.name}).decode()
 
 
 __all__ = ["BatchTurns", "Conversation", "RecordLike", "plan_conversations"]

@@ -11,7 +11,7 @@ import pytest
 from tasks.audit.orphans import DAY_SECONDS, collect_orphans, find_orphans
 from tasks.audit.reread import audit
 from tasks.errors import DataError
-from tasks.store.contract import ObjectStore
+from tasks.store.contract import ObjectStore, put_content
 from tasks.store.opening import open_store
 
 LOST = [f"{folder}/{'ab' * 32}.parquet" for folder in ("shards", "rejected", "provenance", "frequencies")]
@@ -64,3 +64,25 @@ def test_nothing_goes_when_a_receipt_is_unreadable(littered: tuple[ObjectStore, 
     with pytest.raises(DataError, match=r"receipts/000001\.g0\.json"):
         collect_orphans(store, job_id, older_than_seconds=0.0)
     assert {info.key for info in store.list("shards/")} >= {LOST[0]}
+
+
+def test_what_a_batch_takes_up_again_is_not_collected(
+    littered: tuple[ObjectStore, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old file that is put once more between the listing and the deletion is young, and stays."""
+    store, job_id = littered
+    if store.uri.startswith("s3://"):
+        return  # the age of an object there cannot be set
+    for key in LOST[:2]:
+        for path in tmp_path.rglob(key):
+            os.utime(path, (1, 1))
+    listed, listings = type(store).list, iter([0, 1])
+
+    def then_put(self: ObjectStore, prefix: str) -> Any:
+        yield from listed(self, prefix)
+        if prefix == "frequencies/" and next(listings, None) == 1:  # the second listing is over
+            put_content(store, LOST[0], b"lost a race")
+
+    monkeypatch.setattr(type(store), "list", then_put)
+    assert collect_orphans(store, job_id)[0] == [LOST[1]]
+    assert store.get(LOST[0]) == b"lost a race"

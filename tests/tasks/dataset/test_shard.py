@@ -14,7 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dataset.shard import encode_frequencies, encode_provenance, encode_rejected, encode_shard
+from tasks.dataset.shard import (
+    encode_frequencies,
+    encode_provenance,
+    encode_rejected,
+    encode_shard,
+    id_lists,
+)
 from tasks.dataset.shard_reader import (
     decode_frequencies,
     decode_provenance,
@@ -182,3 +188,13 @@ def test_reading_a_shard_leaves_the_exit_status_alone(tmp_path: Path) -> None:
     shard.write_bytes(encode_shard(batch_of([([1, 2], [3], True)] * 6)))
     command = [sys.executable, "-c", READ_AND_EXIT, str(shard)]
     assert [subprocess.run(command, check=False).returncode for _ in range(6)] == [1] * 6
+
+
+@pytest.mark.parametrize(("most", "chunks"), [(100, 1), (10, 2), (6, 3), (1, 5)])
+def test_more_ids_than_32_bit_offsets_reach_lie_in_chunks(most: int, chunks: int) -> None:
+    """A batch above 2**31 ids is written like any other; an ordinary one is one chunk."""
+    rows = [[1, 2, 3], [], [4, 5, 6, 7], [8, 9], [10, 11, 12]]
+    lists = id_lists(Ragged.from_rows([as_ids(row) for row in rows]), most)
+    assert lists.to_pylist() == rows
+    assert lists.num_chunks == chunks
+    assert id_lists(Ragged.from_rows([])).to_pylist() == []

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tasks.sglang.client import Access, open_session
+from tasks.sglang.client import Access, ServerClient, open_session
 from tasks.sglang.outcomes import AttemptError
 from tasks.sglang.wire import Exchange
 from tests.support.certificates import write_certificate
@@ -202,3 +203,18 @@ async def test_a_line_break_in_the_key_sends_nothing() -> None:
             _exchange(session, raw.url)
         assert "sk" not in str(caught.value)
         assert raw.heads == []
+
+
+@pytest.mark.parametrize("through", ["exchange", "client"])
+async def test_a_reply_is_bounded_as_it_is_used(through: str) -> None:
+    """Thirty kilobytes on the wire that unpack to thirty megabytes: the reply is malformed, nothing else."""
+    packed = zlib.compress(bytes(30 << 20))
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\nContent-Length: {len(packed)}\r\n\r\n"
+    async with raw_server(head.encode() + packed) as raw, open_session(Access()) as session:
+        client, exchange = ServerClient(raw.url, Access(), session), _exchange(session, raw.url)
+        most = 1 << 20
+        asked = (
+            exchange.post(b"{}", most) if through == "exchange" else client.call("POST", "", {}, 5.0, most)
+        )
+        with pytest.raises(AttemptError, match="expected at most 1048576 bytes, got more"):
+            await asked

@@ -18,6 +18,7 @@ from tasks.errors import DataError, LaterError, SurroundingsError
 from tasks.job.spec import StoreSpec
 from tasks.run.run import Run
 from tasks.store import s3_client, s3_parts
+from tasks.store.contract import ObjectInfo, ObjectStore
 from tasks.store.opening import open_store
 from tasks.store.s3 import S3Store
 from tests.support.fault_proxy import Fault, FaultProxy
@@ -318,3 +319,40 @@ def test_a_get_that_stays_corrupt(through: Any) -> None:
     store.put("k.bin", b"right" * 100)
     with pytest.raises(DataError, match="expected sha256"):
         store.get("k.bin")
+
+
+def test_a_later_writer_in_between_is_no_damage(
+    seaweed: Seaweed, s3_spec: StoreSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two publishers put one key at once: both end well, and what lies there is one of theirs, whole."""
+    store, other = (open_store(s3_spec, "job", seaweed.credentials) for _ in range(2))
+    head = type(store).head
+    others = iter([b"theirs, and longer"])
+
+    def late(self: ObjectStore, key: str) -> ObjectInfo | None:
+        if self is store and (theirs := next(others, None)) is not None:
+            other.put(key, theirs)
+        return head(self, key)
+
+    monkeypatch.setattr(type(store), "head", late)
+    assert store.put("dataset.json", b"ours")
+    assert store.get("dataset.json") == b"theirs, and longer"
+
+
+def test_an_upload_that_somebody_aborts_is_told(
+    seaweed: Seaweed, s3_spec: StoreSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lifecycle rule takes the parts away: a named error that a retry may cure, no TypeError."""
+    store = open_store(s3_spec, "job", seaweed.credentials)
+    client = store._client  # type: ignore[attr-defined]
+    upload_part = client.upload_part
+
+    def aborted(**arguments: Any) -> Any:
+        client.abort_multipart_upload(**{name: arguments[name] for name in ("Bucket", "Key", "UploadId")})
+        return upload_part(**arguments)
+
+    monkeypatch.setattr(client, "upload_part", aborted)
+    new = store.create("shards/x.bin")
+    new.write(bytes(33 << 20))
+    with pytest.raises(LaterError, match="was aborted meanwhile"):
+        new.publish()
