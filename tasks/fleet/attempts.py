@@ -95,7 +95,10 @@ class Attempts:
             self._failed(server, row, error)
         else:
             server.flights.pop(flight.rid, None)
-            self._completed(server, row, completion)
+            if flight.disowned:
+                self._backlog.put_back(row)
+            else:
+                self._completed(server, row, completion)
         self._fill()
 
     def refuse(self, row: Row) -> None:

@@ -109,6 +109,7 @@ class Fleet:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+        await self._identity.begin()
         for task in pending:
             tasks[task].shut(AWAY)
             self.spawn(self._recover(tasks[task]))
@@ -159,6 +160,7 @@ class Fleet:
             if server.state != OPEN or server.epoch != epoch:
                 return
             if fault:
+                server.disown()
                 self.evict(server, fault, drop=False)
                 return
             if due and fault is not None:
@@ -259,22 +261,28 @@ class Fleet:
             if server.state != CHECKING:
                 return
             if state == "ready":
-                fault = await self._fault(server, ask=True)
+                made, fault = server.finished, await self._fault(server, ask=True)
                 if server.state != CHECKING:
                     return  # taken out meanwhile: it comes in again by a fresh probe only
                 if fault == "":
-                    server.reopen()
-                    if self.listener:
-                        self.listener.on_alive(server)
-                    self.changed()
-                    self._watch_over(server)
-                else:
-                    self.evict(server, f"{why}; {fault or 'it did not say what it is'}")
-                return
+                    server.proved = made
+                    self._alive(server)
+                    return
+                if fault is not None:
+                    self.evict(server, f"{why}; {fault}")
+                    return
+                seen = "it did not say what it is"  # no room for it, maybe
             if state in ("absent", "foreign") and times > 0:
                 break
             await asyncio.sleep(patience.backoff(times))
         self.evict(server, f"{why}; {seen}")
+
+    def _alive(self, server: Server) -> None:
+        server.reopen()
+        if self.listener:
+            self.listener.on_alive(server)
+        self.changed()
+        self._watch_over(server)
 
     def evict(self, server: Server, why: str, *, drop: bool = True, error: Exception | None = None) -> None:
         """Take a server out on evidence; a fresh probe takes it in again.

@@ -38,6 +38,7 @@ class Flight:
         factor: how many times the usual it is waited for: twice for each reply of the row that was missed.
         task: what waits for the reply.
         given_up: why it was dropped, "" while it is waited for.
+        disowned: its server has another model since, maybe: what comes of it does not count.
     """
 
     rid: str
@@ -47,6 +48,7 @@ class Flight:
     factor: float = 1.0
     task: "asyncio.Task[None] | None" = None
     given_up: str = ""
+    disowned: bool = False
 
     def drop(self, why: str) -> None:
         """Stop waiting for it; its task sees `given_up` and hands the row back."""
@@ -114,6 +116,11 @@ class Server:
         """Let it take rows; whoever watched it before stops by the changed epoch."""
         self.state = OPEN
         self.epoch += 1
+
+    def disown(self) -> None:
+        """Let no row count that is in flight here: the model is not the one that it was begun with."""
+        for flight in self.flights.values():
+            flight.disowned = True
 
     def shut(self, state: str, error: Exception | None = None) -> None:
         """Take it out: `AWAY` until a fresh probe, or `CLOSED` for good with the error."""

@@ -9,7 +9,7 @@ from tasks.errors import JobError
 from tasks.store.contract import MissingError, ObjectStore, canonical, sha256_hex
 
 FIRST: Final = "fingerprints/first.json"
-"""Of the model that made the dataset's first row; others lie beside it by their names."""
+"""Of the model that the first run began with; others lie beside it by their names."""
 
 
 def note_server(store: ObjectStore, url: str, described: Mapping[str, Any]) -> None:
@@ -44,24 +44,22 @@ class ServedModels:
         store: the job's own prefix.
         in_thread: runs a blocking call beside the event loop.
         allowed: names of further models that the job lets in.
-        has_rows: whether rows were made for the dataset: if not, what an earlier run found first is
-            forgotten: it may have been the wrong server.
     """
 
     def __init__(
-        self,
-        store: ObjectStore,
-        in_thread: Callable[..., Awaitable[Any]],
-        allowed: Sequence[str],
-        has_rows: bool,
+        self, store: ObjectStore, in_thread: Callable[..., Awaitable[Any]], allowed: Sequence[str]
     ) -> None:
-        self._store, self._in_thread = store, in_thread
-        self._allowed, self._has_rows = tuple(allowed), has_rows
+        self._store, self._in_thread, self._allowed = store, in_thread, tuple(allowed)
 
-    async def first(self, mine: dict[str, Any]) -> dict[str, Any]:
-        """Return the fingerprint of the dataset's model: `mine` where it has none yet."""
-        found: dict[str, Any] = await self._in_thread(self._first, mine)
+    async def first(self) -> dict[str, Any] | None:
+        """Return the fingerprint of the dataset's model, None where it has none yet."""
+        found: dict[str, Any] | None = await self._in_thread(self._first)
         return found
+
+    async def begin(self, mine: dict[str, Any]) -> bool:
+        """Make a model the dataset's; return False when it has one: another run was quicker."""
+        begun: bool = await self._in_thread(self._store.put, FIRST, canonical(mine), create_only=True)
+        return begun
 
     async def refused(self, other: dict[str, Any]) -> None:
         """Keep the fingerprint of a model that was refused, so that a person can name it."""
@@ -79,12 +77,11 @@ class ServedModels:
         """Note a server that is let in."""
         await self._in_thread(note_server, self._store, url, described)
 
-    def _first(self, mine: dict[str, Any]) -> dict[str, Any]:
-        if not self._has_rows:
-            self._store.delete(FIRST)
-            self._has_rows = True
-        self._store.put(FIRST, canonical(mine), create_only=True)
-        found: dict[str, Any] = orjson.loads(self._store.get(FIRST))
+    def _first(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = orjson.loads(self._store.get(FIRST))
+        except MissingError:
+            return None
         return found
 
     def _named(self, name: str) -> dict[str, Any]:

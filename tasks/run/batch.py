@@ -143,21 +143,13 @@ async def open_fleet(run: Run, say: Callable[[str], None], sharers: int) -> tupl
         log_dir=run.journal_root,
         lock=server_locks(run.spec.store, run.name, run.spec.servers.ready_timeout_seconds, run.credentials),
     )
-    models = ServedModels(
-        run.store, run.in_thread, run.spec.servers.allow_models, await run.in_thread(_has_rows, run)
-    )
+    models = ServedModels(run.store, run.in_thread, run.spec.servers.allow_models)
     run.fleet = await run.stack.enter_async_context(Fleet(settings, say, models))
     reports = await run.fleet.ensure()
     run.dispatch = await run.stack.enter_async_context(
         Dispatch(run.fleet, run.sampling.payload(), run.vocabulary.size, run.spec.policy.max_attempts)
     )
     return reports
-
-
-def _has_rows(run: Run) -> bool:
-    """Whether rows were made for this dataset: committed, or kept in a journal here or in the store."""
-    kept = any(True for prefix in ("receipts/", "journals/") for _ in run.store.list(prefix))
-    return kept or any(path.is_file() for path in run.journal_root.rglob("*"))
 
 
 def render(

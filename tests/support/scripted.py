@@ -48,6 +48,8 @@ class Scripted:
         self.weights = "default"
         self.model = 0
         """Which weights it has, whatever it says: its log probabilities follow from it."""
+        self.scale = 1.0
+        """Nats that its least likely id has, in eights: above one its ids are those of another vocabulary."""
         self.health = 200
         self.health_gate: asyncio.Event | None = None
         """Where it is set, `/health` answers only when the event is."""
@@ -124,7 +126,7 @@ class Scripted:
 
     def _scores(self, ids: list[int], start: int) -> dict[str, Any]:
         """Return the log probabilities of the ids behind `start`: a function of the weights and the place."""
-        luck = np.random.default_rng(self.model).uniform(-8.0, 0.0, len(ids))
+        luck = np.random.default_rng(self.model).uniform(-8.0 * self.scale, 0.0, len(ids))
         entries = [[float(luck[at]), ids[at], None] for at in range(start, len(ids))]
         return {"input_token_logprobs": entries, "input_top_logprobs": [[entry] for entry in entries]}
 

@@ -360,3 +360,18 @@ async def test_another_model_is_refused(named: str) -> None:
         if named == "/models/tiny":
             with pytest.raises(UnfaithfulError, match="serves another model: /models/other"):
                 await ensure_servers(attrs.evolve(settings(server.url), plan=plan))
+
+
+@pytest.mark.parametrize("permuted", [False, True], ids=["other special tokens", "permuted"])
+async def test_another_vocabulary_under_the_same_name_is_refused(permuted: bool) -> None:
+    """It tokenises otherwise, and ours is less likely to it than blind luck: the same name does not help."""
+    async with scripted_server() as server:
+        server.text_ids = [1, 2, 3, 4, 5]
+        server.scale = 3.0 if permuted else 1.0
+        plan = attrs.evolve(settings(server.url).plan, tokenizer="/models/tiny")
+        asking = ensure_servers(attrs.evolve(settings(server.url), plan=plan))
+        if permuted:
+            with pytest.raises(UnfaithfulError, match="less likely than ids drawn blindly"):
+                await asking
+        else:
+            await asking

@@ -7,12 +7,13 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from aiohttp import web
 
 from tasks.errors import JobError, UnfaithfulError
 from tasks.fleet.dispatch import Dispatch
 from tasks.fleet.fleet import Fleet
 from tasks.fleet.server import AWAY, CLOSED, OPEN
-from tasks.ledger.noted_servers import ServedModels, noted_servers
+from tasks.ledger.noted_servers import ServedModels, models_of, noted_servers
 from tasks.rows.records import Request
 from tasks.sglang.fingerprint import IDS, Fingerprint, asked_ids, compare, is_gibberish
 from tasks.store.folder import FolderStore
@@ -25,6 +26,7 @@ from tests.support.scripted import (
     Scripted,
     assert_right,
     requests,
+    right_ids,
     scripted_server,
     settings,
 )
@@ -33,8 +35,8 @@ ASKED = tuple(range(130))
 BRISK = attrs.evolve(QUICK, info_seconds=0.05, fingerprint_seconds=0.1, join_seconds=0.2)
 
 
-def _models(store: FolderStore, *allowed: str, has_rows: bool = True) -> ServedModels:
-    return ServedModels(store, asyncio.to_thread, allowed, has_rows)
+def _models(store: FolderStore, *allowed: str) -> ServedModels:
+    return ServedModels(store, asyncio.to_thread, allowed)
 
 
 async def _send(fleet: Fleet, lane: ListLane) -> None:
@@ -110,13 +112,11 @@ async def test_a_dataset_stays_with_its_model_until_a_person_names_another(tmp_p
     store = FolderStore(tmp_path)
     async with scripted_server() as server:
 
-        async def ensure(*allowed: str, has_rows: bool = True) -> None:
-            async with Fleet(
-                settings(server.url), None, _models(store, *allowed, has_rows=has_rows)
-            ) as fleet:
+        async def ensure(*allowed: str) -> None:
+            async with Fleet(settings(server.url), None, _models(store, *allowed)) as fleet:
                 await fleet.ensure()
 
-        await ensure(has_rows=False)
+        await ensure()
         server.model = 1
         with pytest.raises(UnfaithfulError) as caught:
             await ensure()
@@ -127,10 +127,6 @@ async def test_a_dataset_stays_with_its_model_until_a_person_names_another(tmp_p
         noted = [each["fingerprint"] for each in noted_servers(store)]
         assert {each["name"] for each in noted} > {name}
         assert all(each["outcome"] == "same" for each in noted)
-        await ensure(has_rows=False)  # no row was made: the first server may have been a mistake
-        server.model = 0
-        with pytest.raises(UnfaithfulError):
-            await ensure()
 
 
 async def test_a_server_that_comes_back_with_other_weights_makes_no_more_rows() -> None:
@@ -167,6 +163,101 @@ async def test_weights_that_change_without_a_word_are_found_out() -> None:
             with pytest.raises(UnfaithfulError, match="another model"):
                 await _send(fleet, ListLane(requests(400)))
     assert any("rows that it made since its model was last known are in doubt" in line for line in told)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["one after the other", "at once"])
+async def test_two_runs_that_begin_before_a_row_is_made_are_of_one_model(
+    tmp_path: Path, at_once: bool
+) -> None:
+    """Two processes of one job, no row made yet, each with a server of another model: one of them ends."""
+    store = FolderStore(tmp_path)
+    async with scripted_server() as one, scripted_server() as two:
+        two.model = 1
+        async with (
+            Fleet(settings(one.url), None, _models(store)) as early,
+            Fleet(settings(two.url), None, _models(store)) as late,
+        ):
+            begun = [early.ensure(), late.ensure()]
+            ended = [*await asyncio.gather(*(begun if at_once else begun[:1]), return_exceptions=True)]
+            ended += await asyncio.gather(*(begun[len(ended) :]), return_exceptions=True)
+    (refusal,) = [each for each in ended if isinstance(each, BaseException)]
+    assert isinstance(refusal, UnfaithfulError)
+    assert "another model" in str(refusal)
+    assert len(models_of(store)) == 1
+
+
+async def test_a_run_that_never_began_decides_nothing(tmp_path: Path) -> None:
+    """Two models at its start, so it ends: afterwards the dataset may be of either."""
+    store = FolderStore(tmp_path)
+    async with scripted_server() as one, scripted_server() as two:
+        two.model = 1
+        async with Fleet(settings(one.url, two.url), None, _models(store)) as fleet:
+            with pytest.raises(UnfaithfulError):
+                await fleet.ensure()
+        assert not models_of(store)
+        for url in (two.url, two.url):
+            async with Fleet(settings(url), None, _models(store)) as fleet:
+                await fleet.ensure()
+
+
+async def test_a_later_release_that_asks_otherwise_knows_the_model_again(tmp_path: Path) -> None:
+    """Servers are asked what the dataset's first one was asked."""
+    store = FolderStore(tmp_path)
+    earlier = attrs.evolve(PLAN, fingerprint_ids=PLAN.fingerprint_ids[::-1].copy())
+    async with scripted_server() as server:
+        async with Fleet(attrs.evolve(settings(server.url), plan=earlier), None, _models(store)) as fleet:
+            await fleet.ensure()
+        async with Fleet(settings(server.url), None, _models(store)) as fleet:
+            await fleet.ensure()
+        server.model = 1
+        async with Fleet(settings(server.url), None, _models(store)) as fleet:
+            with pytest.raises(UnfaithfulError, match="another model"):
+                await fleet.ensure()
+
+
+async def test_rows_in_flight_on_another_model_are_made_again() -> None:
+    """They were begun before it was found out: what comes of them counts no more."""
+    found_out = asyncio.Event()
+    async with scripted_server() as one, scripted_server() as two:
+
+        async def change(body: dict[str, Any], before: int) -> web.StreamResponse:
+            two.model = 1
+            await found_out.wait()
+            return web.json_response(two.reply(body) | {"output_ids": right_ids([*body["input_ids"], 1])})
+
+        two.hook = change
+        async with Fleet(settings(one.url, two.url, patience=BRISK)) as fleet:
+            await fleet.ensure()
+            lane = ListLane(requests(20))
+            sending = asyncio.ensure_future(_send(fleet, lane))
+            await _until(fleet, 1, CLOSED)
+            found_out.set()
+            await sending
+        assert two.rows
+        assert_right(lane)
+        assert not lane.failures
+
+
+async def test_a_server_in_doubt_that_is_full_is_asked_again() -> None:
+    """It lives, and has no room for the question what it is: no reason to take it out."""
+    told: list[str] = []
+    async with (
+        scripted_server() as server,
+        Fleet(settings(server.url, patience=BRISK), told.append) as fleet,
+    ):
+        await fleet.ensure()
+        right, full = server.reply, iter(range(2))
+
+        def reply(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
+            if next(full, None) is not None:
+                raise web.HTTPServiceUnavailable
+            return right(body, **changes)
+
+        server.reply = reply  # type: ignore[method-assign]
+        fleet.doubt(fleet.servers[0], "a test")
+        await _until(fleet, 0, OPEN)
+    assert next(full, None) is None
+    assert not any("evicted" in line for line in told)
 
 
 async def test_a_server_that_joins_late_is_noted_and_takes_what_fits_it(tmp_path: Path) -> None:
