@@ -136,6 +136,9 @@ def _counted(run: Run, retries: list[Retry]) -> tuple[Retry, ...]:
 def plan_continuations(run: Run, more: int) -> tuple[Retry, ...]:
     """Return the batches with cut rows, to be taken up where they stopped; plans no new records.
 
+    Where some were continued by so many ids already and others were not, that was a run that did not come to
+    its end: the others follow. Where all were, all are continued once more.
+
     Args:
         run: the current run; its plan and sources are set.
         more: ids that each cut row may grow by.
@@ -144,12 +147,15 @@ def plan_continuations(run: Run, more: int) -> tuple[Retry, ...]:
     assert run.plan is not None
     committed = sweep(run)
     cut = frozenset(map(str, CUT))
-    retries = []
+    retries, done = [], set()
     for batch in run.plan.batches:
         if batch.index in committed:
             receipt = run.ledger.receipt(batch.index, committed[batch.index])
             if cut & set(receipt.rows["by_verdict"]):
                 retries.append(Retry(batch, receipt.generation + 1, cut, more))
+                done |= {batch.index} if receipt.reason == retries[-1].reason else set()
+    if len(done) < len(retries):
+        retries = [retry for retry in retries if retry.index not in done]
     return _counted(run, retries)
 
 

@@ -200,7 +200,9 @@ def test_two_retries_do_not_make_the_same_rows(
         for name in receipts
         if f".g{later}." in name
     )
-    assert started_generations(standin.url) - begun <= again + 2 * 6  # and the probes of both
+    assert (
+        started_generations(standin.url) - begun <= again + 2 * 9
+    )  # and the probes of both, fingerprints among them
     assert 1 <= sum(".g1." in name for name in receipts) <= 3
     assert not any(".g3." in name for name in receipts)
     assert not list((tmp_path / "out").rglob("leases/*/*"))
@@ -275,3 +277,31 @@ def test_rows_are_found_in_earlier_generations(tmp_path: Path, rawseq: Rawseq, s
     assert made <= ran.answer["generated_rows"] <= made + retried.answer["rows"]["rejected"]
     assert accepted(out) == before
     assert rawseq("verify", str(out)).answer["trainable"] is True
+
+
+def test_a_continue_that_was_killed_is_taken_up_not_repeated(
+    tmp_path: Path, rawseq: Rawseq, standin: Standin
+) -> None:
+    """The same command again makes the batches that are left; run once more, it lengthens all."""
+    job = write_job(
+        tmp_path / "job.yaml",
+        standin.url,
+        write_prompts(tmp_path / "p.jsonl", 16),
+        tmp_path / "out",
+        sampling={"max_new_tokens": 4},
+        policy={"accepted_floor": 0.0},
+    )
+    assert rawseq("run", str(job)).status == 0
+    command = ("continue", str(tmp_path / "out"), "--max-new-tokens", "2")
+    assert rawseq(*command).status == 0
+    receipts = sorted((tmp_path / "out").rglob("receipts/*.g1.json"))
+    assert len(receipts) == 2
+    kept = receipts[0].read_bytes()
+    receipts[1].unlink()  # as a kill before its commit leaves it
+    assert rawseq(*command).status == 0
+    made = sorted(path.name for path in (tmp_path / "out").rglob("receipts/*.json"))
+    assert made == [receipts[0].name.replace("g1", "g0"), receipts[0].name,
+                    receipts[1].name.replace("g1", "g0"), receipts[1].name]  # fmt: skip
+    assert receipts[0].read_bytes() == kept
+    assert rawseq(*command).status == 0
+    assert len(list((tmp_path / "out").rglob("receipts/*.g2.json"))) == 2
