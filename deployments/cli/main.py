@@ -29,9 +29,11 @@ def exempt_loopback(environment: MutableMapping[str, str]) -> None:
     """Let nothing of this machine go through a proxy: not its Prefect server, not its object store."""
     if not any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in environment):
         return
-    for name in ("NO_PROXY", "no_proxy"):
-        known = [host.strip() for host in environment.get(name, "").split(",") if host.strip()]
-        environment[name] = ",".join([*known, *(host for host in LOOPBACK if host not in known)])
+    said = environment.get("no_proxy") or environment.get("NO_PROXY") or ""  # where both are, this one counts
+    known = [host.strip() for host in said.split(",") if host.strip()]
+    if "*" not in known:  # which means every host only when it stands alone
+        known += [host for host in LOOPBACK if host not in known]
+    environment["NO_PROXY"] = environment["no_proxy"] = ",".join(known)
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,5 +1,8 @@
 """What surrounds a command: proxy variables, and what Prefect takes as a parameter."""
 
+import os
+from urllib.request import proxy_bypass_environment
+
 import pytest
 
 from deployments.cli.flow import MOST_JOB_BYTES, check_size
@@ -21,7 +24,7 @@ PROXY = "http://proxy.example:3128"
             "a.example,localhost,127.0.0.1,::1",
             id="one of its own",
         ),
-        pytest.param({"ALL_PROXY": PROXY, "no_proxy": "::1"}, "localhost,127.0.0.1,::1", id="for all"),
+        pytest.param({"ALL_PROXY": PROXY, "no_proxy": "::1"}, "::1,localhost,127.0.0.1", id="for all"),
     ],
 )
 def test_this_machine_needs_no_proxy(given: dict[str, str], expected: str | None) -> None:
@@ -30,6 +33,20 @@ def test_this_machine_needs_no_proxy(given: dict[str, str], expected: str | None
     exempt_loopback(environment)
     assert environment.get("NO_PROXY") == expected
     assert environment.get("HTTP_PROXY") == given.get("HTTP_PROXY")
+
+
+@pytest.mark.parametrize("said", ["far.example", "*"])
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+def test_hosts_that_are_exempt_stay_so(name: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients read the lower spelling first: it must not hide the upper one's hosts."""
+    for other in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(other, "")
+        monkeypatch.delenv(other)
+    monkeypatch.setenv("http_proxy", PROXY)
+    monkeypatch.setenv(name, said)
+    exempt_loopback(os.environ)
+    assert proxy_bypass_environment("far.example")
+    assert proxy_bypass_environment("127.0.0.1")
 
 
 @pytest.mark.parametrize(
