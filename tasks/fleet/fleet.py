@@ -172,7 +172,7 @@ class Fleet:
             return None
         try:
             info = await server.client.info()
-            if info != server.report.info:
+            if info != server.report.info and not info.tells_less(server.report.info):
                 told = f"it was started anew or changed: {info.model_path}, SGLang {info.version}"
             else:
                 told = await self._identity.fault(server.client, server.report) if ask else ""

@@ -81,6 +81,11 @@ class ServerInfo:
         """The lengths that it accepts."""
         return LengthLimits(self.context_length, self.max_req_input_len, self.max_total_num_tokens)
 
+    def tells_less(self, before: "ServerInfo") -> bool:
+        """Whether it lacks what it told before: one of its endpoints failed, which changes no model."""
+        names = ("version", "model_path", "weight_version", "context_length", "max_total_num_tokens")
+        return any(getattr(before, name) and not getattr(self, name) for name in names)
+
     def describe(self) -> dict[str, Any]:
         """Return it as JSON-able data; the first four keys are those of the `probe` verb."""
         return {

@@ -56,6 +56,8 @@ class Scripted:
         self.info_gate: asyncio.Event | None = None
         """The same of `/server_info`."""
         self.info_asked = asyncio.Event()
+        self.info_fails = 0
+        """How many of its next answers to `/server_info` or `/model_info` are 503."""
         self.context = 512
         self.text_ids = PROMPT.tolist()
         self.slots: int | None = None
@@ -139,6 +141,9 @@ class Scripted:
         if self.info_gate is not None:
             self.info_asked.set()
             await self.info_gate.wait()
+        if self.info_fails:
+            self.info_fails -= 1
+            return web.Response(status=503)
         state = {"effective_max_running_requests_per_dp": self.told}
         return web.json_response({"internal_states": [state]} | self.info | {"weight_version": self.weights})
 

@@ -238,6 +238,25 @@ async def test_rows_in_flight_on_another_model_are_made_again() -> None:
         assert not lane.failures
 
 
+async def test_a_server_that_once_says_less_of_itself_goes_on() -> None:
+    """`/server_info` is 503 for a moment: that is no other server, and its rows count."""
+    told: list[str] = []
+    async with scripted_server() as server:
+
+        async def fail_once(body: dict[str, Any], before: int) -> None:
+            server.info_fails = int(before == 5) or server.info_fails
+            await asyncio.sleep(0.02)
+
+        server.hook = fail_once
+        async with Fleet(settings(server.url, patience=BRISK), told.append) as fleet:
+            await fleet.ensure()
+            lane = ListLane(requests(100))
+            await _send(fleet, lane)
+        assert server.info_fails == 0
+    assert_right(lane)
+    assert not told
+
+
 async def test_a_server_in_doubt_that_is_full_is_asked_again() -> None:
     """It lives, and has no room for the question what it is: no reason to take it out."""
     told: list[str] = []
