@@ -23,22 +23,25 @@ async def retry_batches(
     batches: list[int] | None = None,
     rejected: list[str] | None = None,
     workers: Annotated[int, Field(ge=1, le=1000)] = 1,
+    server: str | None = None,
 ) -> State[Any]:
-    """Make batches again: those without a receipt, named ones, or those with rejected rows of some code.
+    """Make batches again: those without a receipt, named ones, those with rejected rows or a server's rows.
 
     Args:
         job: The job whose store holds the plan.
         batches: Numbers of batches; empty for all.
         rejected: Verdict codes of rejected rows to make again; accepted rows are copied verbatim.
         workers: Flow runs that make batches at once, as in generate-dataset.
+        server: URL of a server; all rows that it made are made again, accepted ones too.
     """
     credentials = await load_credentials(job.store)
     async with clean_stop(), open_run(job, str(runtime.flow_run.id), credentials):
-        retries = await plan_retries(batches or [], rejected or [])
+        retries = await plan_retries(batches or [], rejected or [], server or "")
         again = Again(
             generations={retry.index: retry.generation for retry in retries},
             rejected=rejected or [],
             look=bool(batches),
+            server=server or "",
         )
         return await close_run(await make_again(job, retries, workers, again))
 

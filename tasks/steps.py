@@ -175,10 +175,10 @@ def _note_opened(rendered: RenderedBatch) -> None:
 
 
 @task(name="plan_retries", task_run_name="plan_retries", **STEP)
-async def plan_retries(numbers: Sequence[int], codes: Sequence[str]) -> tuple[Retry, ...]:
-    """Find the batches to make again: without a receipt, named, or with rejected rows of these codes."""
+async def plan_retries(numbers: Sequence[int], codes: Sequence[str], server: str = "") -> tuple[Retry, ...]:
+    """Find the batches to make again: without a receipt, named, with rejected rows, with a server's rows."""
     run = current_run()
-    retries = await run.in_thread(retrying.plan_retries, run, numbers, codes)
+    retries = await run.in_thread(retrying.plan_retries, run, numbers, codes, server)
     get_run_logger().info("%d batches again: %s", len(retries), ", ".join(r.name for r in retries[:20]))
     return retries
 

@@ -142,14 +142,14 @@ def run_generate(job: JobSpec, console: Console, workers: int = 1) -> Summary:
 
 
 def run_retry(
-    job: JobSpec, batches: list[int], rejected: list[str], workers: int, console: Console
+    job: JobSpec, batches: list[int], rejected: list[str], server: str | None, workers: int, console: Console
 ) -> Summary:
     """Run `retry_batches` here and return how it ended; raises as `run_flow`."""
     check_size(job)
     quiet_prefect(console)
     from flows.retry import retry_batches
 
-    return run_flow(partial(retry_batches, job, batches, rejected, workers), console)
+    return run_flow(partial(retry_batches, job, batches, rejected, workers, server), console)
 
 
 def run_continue(job: JobSpec, max_new_tokens: int, workers: int, console: Console) -> Summary:

@@ -5,7 +5,7 @@ rows, and the rejected ones that nobody asked for again, are copied verbatim; on
 a named batch whose files were lost or changed, only what cannot be read back anywhere is made.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -35,6 +35,8 @@ class Retry:
         codes: rows of these codes are made again; the others are copied.
         more: ids that a cut row may grow by from where it stopped; 0: rows are made from their prompts.
         damage: what is wrong with files of the generation before, by kind.
+        server: only rows that this server made are made again, of all codes where `codes` is empty.
+        rows: how many rows that are, 0 without a server.
     """
 
     batch: Batch
@@ -42,6 +44,14 @@ class Retry:
     codes: frozenset[str]
     more: int = 0
     damage: Mapping[str, str] = MappingProxyType({})
+    server: str = ""
+    rows: int = 0
+
+    def takes(self, code: str, row: Completion) -> bool:
+        """Whether a row of the generation before is made again."""
+        if self.server:
+            return row.facts.get("server") == self.server and (not self.codes or code in self.codes)
+        return code in self.codes
 
     @property
     def reason(self) -> str:
@@ -49,6 +59,8 @@ class Retry:
         parts = [f"{kind} {state}" for kind, state in sorted(self.damage.items())]
         if self.codes:
             parts.append(f"again: {', '.join(sorted(self.codes))}")
+        if self.server:
+            parts.append(f"made by {self.server}")
         if self.more:
             parts.append(f"{self.more} ids more")
         return "; ".join(parts)
@@ -77,6 +89,8 @@ class Again(BaseModel):
     """Whether the batches' files are read, and damage is reason enough."""
     more: int = 0
     """Ids that cut rows may grow by; 0: rows are made from their prompts."""
+    server: str = ""
+    """Only rows that this server made; "": of all."""
 
     def within(self, start: int, stop: int) -> "Again":
         """Return the part of it over batches [start, stop)."""
@@ -84,7 +98,9 @@ class Again(BaseModel):
         return self.model_copy(update={"generations": part})
 
 
-def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> tuple[Retry, ...]:
+def plan_retries(
+    run: Run, numbers: Collection[int], codes: Collection[str], server: str = ""
+) -> tuple[Retry, ...]:
     """Return what to make again; plans no new records.
 
     Args:
@@ -92,9 +108,11 @@ def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> 
         numbers: batches to look at; empty: all.
         codes: verdict codes of rejected rows to make again; empty: batches without a receipt, and named
             committed batches: what their damaged files have lost, or else every rejected row.
+        server: URL of the server whose rows are made again, accepted ones too; "": of all.
 
     Raises:
-        JobError: a batch that is not planned, or a code that is none or always accepted.
+        JobError: a batch that is not planned, a code that is none or always accepted, a server that made no
+            row here.
     """
     wanted = _codes(run, codes)
     open_plan(run)
@@ -104,16 +122,37 @@ def plan_retries(run: Run, numbers: Collection[int], codes: Collection[str]) -> 
     if unknown:
         raise JobError(f"--batches: expected numbers within 0-{last}, got {', '.join(map(str, unknown))}")
     committed = sweep(run)
+    chosen = [batch for batch in run.plan.batches if not numbers or batch.index in numbers]
+    if server:
+        return _counted(run, _made_by(run, chosen, committed, wanted, server))
     retries: list[Retry | None] = []
-    for batch in run.plan.batches:
-        if numbers and batch.index not in numbers:
-            continue
+    for batch in chosen:
         if batch.index not in committed:
             retries.append(Retry(batch, 0, frozenset()))
         elif wanted or numbers:
             receipt = run.ledger.receipt(batch.index, committed[batch.index])
             retries.append(_again(run, batch, receipt, wanted, look=bool(numbers)))
     return _counted(run, [retry for retry in retries if retry is not None])
+
+
+def _made_by(
+    run: Run, batches: Iterable[Batch], committed: Mapping[int, int], codes: frozenset[str], server: str
+) -> list[Retry]:
+    """Return the committed batches that hold rows of a server."""
+    retries, known = [], set()
+    for batch in batches:
+        if batch.index in committed:
+            receipt = run.ledger.receipt(batch.index, committed[batch.index])
+            retry = Retry(batch, receipt.generation + 1, codes, server=server.rstrip("/"))
+            rows = intact_rows(run.ledger, run.store, receipt, ())
+            known |= {str(row.facts["server"]) for _, row in rows if row.facts.get("server")}
+            if count := sum(retry.takes(code, row) for code, row in rows):
+                retries.append(attrs.evolve(retry, rows=count))
+    if not retries and server.rstrip("/") not in known:
+        raise JobError(
+            f"--server: expected one that made rows here ({', '.join(sorted(known))}), got {server}"
+        )
+    return retries
 
 
 def _again(run: Run, batch: Batch, receipt: Receipt, wanted: frozenset[str], *, look: bool) -> Retry | None:
@@ -171,6 +210,9 @@ def plan_again(run: Run, again: Again) -> tuple[Retry, ...]:
             continue
         if generation == 0:
             retries.append(Retry(batch, 0, frozenset()))
+        elif again.server:
+            before, wanted = {number: generation - 1}, frozenset(again.rejected)
+            retries += _made_by(run, [batch], before, wanted, again.server)
         elif again.more:
             retries.append(Retry(batch, generation, frozenset(map(str, CUT)), again.more))
         else:
@@ -183,6 +225,8 @@ def rows_made(before: Receipt, after: Receipt, retry: Retry) -> int:
     """Return how many rows of `after` were made, not copied; where files were lost, how many at most."""
     if retry.damage:
         return int(after.rows["total"])
+    if retry.server:
+        return retry.rows
     old, new, unreached = before.rows["by_verdict"], after.rows["by_verdict"], str(Code.UNREACHED)
     reached = int(old.get(unreached, 0)) - int(new.get(unreached, 0))
     again = sum(int(old.get(code, 0)) for code in retry.codes - {unreached})
@@ -230,7 +274,7 @@ def render_again(run: Run, retry: Retry) -> RenderedBatch:
     try:
         receipt = run.ledger.receipt(retry.batch.index, retry.generation - 1)
         rows = intact_rows(run.ledger, run.store, receipt, retry.damage)
-        for completion in kept_rows(rows, retry.codes, rendered.turns.row_ids):
+        for completion in kept_rows(rows, retry.takes, rendered.turns.row_ids):
             if completion.row_id not in rendered.journal.done:  # a kill may have left some of them uncopied
                 rendered.journal.append(completion)
         rendered.journal.flush()
@@ -253,20 +297,22 @@ def _seed(run: Run, retry: Retry) -> int:
 
 
 def kept_rows(
-    rows: Sequence[tuple[str, Completion]], codes: Collection[str], row_ids: Iterable[str] = ()
+    rows: Sequence[tuple[str, Completion]],
+    takes: Callable[[str, Completion], bool],
+    row_ids: Iterable[str] = (),
 ) -> list[Completion]:
-    """Return the rows that stay: all but those of the given codes and the turns that follow one.
+    """Return the rows that stay: all but those to be made again and the turns that follow one.
 
     Args:
         rows: (verdict code, completion) of a batch, as far as they can be read.
-        codes: of the rows to make again.
+        takes: whether one of them is made again.
         row_ids: of the whole batch: turns that follow a row that cannot be read are made again, too.
     """
-    there = {completion.row_id: code for code, completion in rows}
+    stays = {completion.row_id: not takes(code, completion) for code, completion in rows}
     first: dict[tuple[str, str, int], int] = {}
-    for row_id in {*there, *row_ids}:
+    for row_id in {*stays, *row_ids}:
         source, record, turn, sample = split_row_id(row_id)
-        if there.get(row_id) is None or there[row_id] in codes:
+        if not stays.get(row_id, False):
             place = source, record, sample
             first[place] = min(turn, first.get(place, turn))
     kept = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.standin.launch import Standin, start_standin
-from tasks.dataset.shard_reader import decode_shard
+from tasks.dataset.shard_reader import decode_provenance, decode_shard
 from tests.flows.counted import started_generations
 from tests.support.forked import Fault, Template
 from tests.support.jobs import Rawseq, opened, write_job, write_prompts
@@ -305,3 +305,35 @@ def test_a_continue_that_was_killed_is_taken_up_not_repeated(
     assert receipts[0].read_bytes() == kept
     assert rawseq(*command).status == 0
     assert len(list((tmp_path / "out").rglob("receipts/*.g2.json"))) == 2
+
+
+def test_what_one_server_made_is_made_again(tmp_path: Path, rawseq: Rawseq, standin: Standin) -> None:
+    """All its rows, accepted ones too, elsewhere; all others are copied; one that made none is told."""
+    prompts, other = write_prompts(tmp_path / "p.jsonl", 16), start_standin([], tmp_path / "other.log")
+    urls = {"urls": [standin.url, other.url]}
+    try:
+        job = write_job(tmp_path / "job.yaml", standin.url, prompts, tmp_path / "out", servers=urls)
+        assert rawseq("run", str(job)).status == 0
+    finally:
+        other.end()
+    before = _servers(tmp_path / "out")
+    theirs = sum(url == other.url for url in before.values())
+    assert 0 < theirs < len(before)
+    command = ("retry", str(tmp_path / "out"), "--set", f"servers.urls=[{standin.url}]", "--server")
+    again = rawseq(*command, f"{other.url}/")
+    assert (again.status, set(_servers(tmp_path / "out").values())) == (0, {standin.url}), again.stderr
+    assert theirs <= again.answer["generated_rows"] < len(before)
+    wrong = rawseq(*command, "http://127.0.0.1:9")
+    assert (wrong.status, f"that made rows here ({standin.url})" in wrong.stderr) == (2, True), wrong.stderr
+
+
+def _servers(store: Path) -> dict[str, str]:
+    """Return server by row of the receipts that count, rows that were never sent left out."""
+    job, found = opened(store), {}
+    counting = {path.name.split(".")[0]: path for path in sorted(store.rglob("receipts/*.json"))}
+    for path in counting.values():
+        key = json.loads(path.read_bytes())["provenance"]["key"]
+        found |= {
+            row["row_id"]: row["server"] for row in decode_provenance(job.get(key), key) if row["server"]
+        }
+    return found

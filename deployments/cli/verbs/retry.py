@@ -13,6 +13,7 @@ from tasks.errors import JobError
 @click.argument("store")
 @click.option("--batches", metavar="3,7-9", help="Numbers of batches; all of them when left out.")
 @click.option("--rejected", multiple=True, metavar="CODE", help="Make rejected rows of this code again.")
+@click.option("--server", metavar="URL", help="Make all rows again that this server made.")
 @click.option(
     "--workers", type=click.IntRange(1, 1000), default=1, help="Flow runs that make batches at once."
 )
@@ -24,19 +25,20 @@ def retry(
     access: Access,
     batches: str | None,
     rejected: tuple[str, ...],
+    server: str | None,
     workers: int,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Make batches of STORE again: those without a receipt, named ones, or those with such rejected rows.
+    """Make batches of STORE again: without a receipt, named, with such rejected rows, with a server's rows.
 
-    Accepted rows of a committed batch are copied verbatim; only the named rows are made.
+    All other rows of a committed batch are copied verbatim; only the named rows are made.
     """
     from deployments.cli.flow import run_retry
 
     numbers = batch_numbers(batches) if batches is not None else []
     job = stored_job(store, settings, access)
-    summary = run_retry(job, numbers, list(rejected), workers, Terminal(stderr=True))
+    summary = run_retry(job, numbers, list(rejected), server, workers, Terminal(stderr=True))
     return report(summary, as_json)
 
 
