@@ -29,8 +29,9 @@ class Placer:
             self._place_suspects(server, now)
         roomy = self._roomy(now)
         ready = self._backlog.ready
-        passed = []
-        while roomy and (ready or self._refilled()):
+        passed: list[Row] = []
+        most = self._fleet.capacity()  # of rows that fit none of them: they wait for a wider server
+        while roomy and len(passed) < most and (ready or self._refilled()):
             row = ready.popleft()
             if not (fit := self._fit(row, roomy)):
                 if self._fleet.may_take(row.request):

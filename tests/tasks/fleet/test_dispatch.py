@@ -377,7 +377,7 @@ async def test_a_reply_that_drips_is_given_up_after_its_deadline() -> None:
 
         server.hook = drip
         lane = ListLane(requests(8))
-        await _run(lane, server)
+        await _run(lane, server, patience=attrs.evolve(QUICK, deadline_floor_seconds=0.3))
         assert {c.row_id for c in lane.completions} == lane.planned
         assert [outcome for _, outcome, _ in lane.failures] == ["lost"]
         assert len(server.aborted) == 1
