@@ -221,6 +221,7 @@ async def check_tokens(rendered: RenderedBatch) -> CheckedBatch:
     """Give every row of the batch its verdict."""
     run = current_run()
     checked = await run.in_thread(batches.check, run, rendered)
+    batches.note_verdicts(run, checked)
     rejected = len(checked) - int(checked.accepted.sum())
     if rejected:
         codes = sorted(

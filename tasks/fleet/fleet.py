@@ -13,6 +13,7 @@ from tasks.errors import RawseqError, SurroundingsError, UnfaithfulError
 from tasks.fleet.ensure import ServerReport, ensure_patiently
 from tasks.fleet.identity import DatasetModels, Identity
 from tasks.fleet.server import AWAY, CHECKING, CLOSED, OPEN, Listener, Server
+from tasks.fleet.suspicion import Suspicions
 from tasks.fleet.watch import Doubtful, Unfit, Wider, watch_server
 from tasks.rows.lengths import LengthLimits
 from tasks.rows.records import Request
@@ -41,6 +42,8 @@ class Fleet:
         self.servers: tuple[Server, ...] = ()
         self.say: Say = say or log.info
         self.listener: Listener | None = None
+        note = None if models is None else models.admitted
+        self.suspicions = Suspicions(lambda: self.servers, self.spawn, self.close, self.say, note)
         self._identity = Identity(settings.plan, models, self.say)
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -98,6 +98,7 @@ class Server:
         self.generated = 0
         self.evictions = 0
         self.alarms = 0
+        self.suspicion = ""  # why its rows are thought to fail more often than the others'
         self.alarmed_at: float | None = None
         self.epoch = 0
 
@@ -223,6 +224,7 @@ class Server:
             "generated": self.generated,
             "evictions": self.evictions,
             "alarms": self.alarms,
+            "suspicion": self.suspicion,
         }
 
 

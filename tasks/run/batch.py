@@ -4,15 +4,17 @@ Blocking functions; the steps run them on the run's own threads. Only `open_flee
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import attrs
 import numpy as np
+import orjson
 
 from tasks.fleet.dispatch import Dispatch
 from tasks.fleet.ensure import ServerReport
 from tasks.fleet.fleet import Fleet
+from tasks.fleet.suspicion import Judged
 from tasks.grammar.check import check_rows
 from tasks.ledger.batch import Batch, Batches
 from tasks.ledger.journal import Journal
@@ -23,15 +25,17 @@ from tasks.ledger.server_lock import server_locks
 from tasks.prompts.opening import open_sources
 from tasks.prompts.plan_batches import extend_plan
 from tasks.prompts.planned import name_sources
-from tasks.rows.records import CheckedBatch, Completion, Ragged
-from tasks.rows.verdicts import accepted_codes
+from tasks.rows.records import CheckedBatch, Completion, Ragged, Request
+from tasks.rows.row_id import split_row_id
+from tasks.rows.verdicts import CANONICAL, accepted_codes
 from tasks.run.batch_rows import BatchLane
 from tasks.run.probing import probe_plan
 from tasks.run.run import Run
 from tasks.sglang.settings import FleetSettings, api_key_of
 from tasks.turns.conversations import extends_previous
+from tasks.turns.mix import sampling_of
 from tasks.turns.next_turn import TurnRules
-from tasks.turns.sampling import ResolvedSampling
+from tasks.turns.sampling import ResolvedSampling, row_seed
 from tasks.turns.turns import BatchTurns, plan_conversations
 
 
@@ -188,6 +192,35 @@ def render(
     turns = BatchTurns(conversations, run.grammar, rules, rounds)
     journal = run.keeper.open_journal(spec.job_id, batch, generation, reason)
     return RenderedBatch(batch, turns, journal, generation, reason=reason)
+
+
+def note_verdicts(run: Run, checked: CheckedBatch) -> None:
+    """Hold the servers' rows against each other."""
+    fleet = run.fleet
+    if fleet is None or len(fleet.servers) < 2:
+        return
+
+    def judged() -> Iterator[Judged]:
+        for completion, verdict, metadata in zip(
+            checked.completions, checked.verdicts, checked.metadata, strict=True
+        ):
+            if completion.sent and (url := completion.facts.get("server")):
+                source, _, turn, _ = split_row_id(completion.row_id)
+                mix = str(orjson.loads(metadata or "{}").get("mix", "")) if run.mixes else ""
+                drawn = sampling_of(run.mixes, {}, mix)
+                cap = int(drawn.pop("max_new_tokens", run.sampling.max_new_tokens))
+                seed = row_seed(run.sampling.seed, f"compared: {completion.row_id}")
+                request = Request(
+                    f"compared: {completion.row_id}", completion.input_ids, cap, seed, sampling=drawn
+                )
+                yield Judged(f"{source}#{turn} {mix}", url, verdict.code in CANONICAL, request)
+
+    def judge(completions: Sequence[Completion]) -> list[bool]:
+        inputs = Ragged.from_rows([c.input_ids for c in completions])
+        outputs = Ragged.from_rows([c.output_ids for c in completions])
+        return [v.code in CANONICAL for v in check_rows(run.grammar, inputs, outputs, completions)]
+
+    fleet.suspicions.add(judged(), judge, run.sampling.payload(), run.vocabulary.size)
 
 
 def close(run: Run, rendered: RenderedBatch) -> None:

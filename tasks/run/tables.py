@@ -105,5 +105,6 @@ class ServerBook:
             pace = (server.generated - generated) / (now - seen) if now > seen else 0.0
             told = server.describe()
             kept = ("state", "running", "waiting", "in_flight", "limit", "finished", "evictions", "alarms")
+            told["state"] += f", suspicion: {told['suspicion']}" if told["suspicion"] else ""
             rows.append({"server": server.url, "tokens/s": round(pace)} | {key: told[key] for key in kept})
         return rows
