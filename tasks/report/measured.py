@@ -77,6 +77,8 @@ class Measured:
         size: ids are counted below it.
         sources: by name.
         lengths: of accepted rows, by segment kind: length in ids to rows.
+        answers: lengths of whole answers: of the accepted rows, and of all that came. Where what is long is
+            lost (a time limit, a sick server), the first are shorter than the second.
         finish: finish reasons of all rows.
         frequencies: int64[size]: how often each id occurs in accepted outputs.
         prefixes: first `PREFIX_IDS` ids of accepted outputs, as bytes of int32.
@@ -91,6 +93,7 @@ class Measured:
     size: int
     sources: dict[str, SourceCount] = attrs.field(factory=dict)
     lengths: dict[str, Counter[int]] = attrs.field(factory=lambda: {kind: Counter() for kind in LENGTHS})
+    answers: tuple[Counter[int], Counter[int]] = attrs.field(factory=lambda: (Counter(), Counter()))
     finish: Counter[str] = attrs.field(factory=Counter)
     frequencies: NDArray[np.int64] = attrs.field(init=False)
     prefixes: Counter[bytes] = attrs.field(factory=Counter)
@@ -130,6 +133,9 @@ class Measured:
             source = self.sources.setdefault(split_row_id(row_id)[0], SourceCount())
             source.rows += 1
             self.finish[rows.finish_reasons[row]] += 1
+            if made_ids := rows.outputs(row).size:
+                self.answers[0][made_ids] += accepted
+                self.answers[1][made_ids] += 1
             if accepted:
                 self._add_accepted(source, rows, row)
         for row in order:

@@ -63,7 +63,11 @@ def _figures(measured: Measured) -> dict[str, Any]:
         "supervised_total": sum(supervised.values()),
         "answer_share": answer_share(supervised),
         "warning": answer_warning(supervised),
-        "lengths": [(kind, *quantiles(measured.lengths[kind])) for kind in LENGTHS],
+        "lengths": [
+            *((kind, *quantiles(measured.lengths[kind])) for kind in LENGTHS),
+            ("whole answer", *quantiles(+measured.answers[0])),
+            ("whole answer, rejected rows included", *quantiles(measured.answers[1])),
+        ],
         "paces": paces(measured.timed, measured.versions),
         "covered": ids_to_cover(curve),
         "distinct": curve.size,

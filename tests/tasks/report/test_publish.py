@@ -159,6 +159,7 @@ def test_the_page_counts_by_source(made: Made) -> None:
         pytest.param("http://127.0.0.1:30001", id="server"),
         pytest.param("talk:bad9#t0~s0 · repetition", id="rejected"),
         pytest.param("Commonest beginnings", id="prefixes"),
+        pytest.param("whole answer, rejected rows included", id="lengths of all that came"),
         pytest.param("ids cover 90.0%", id="coverage"),
         pytest.param("the same batches, whole", id="whole"),
     ],
