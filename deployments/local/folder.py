@@ -59,9 +59,8 @@ class StackHome:
     def record(self) -> dict[str, Any]:
         """What the last `up` noted: addresses, ports, processes; {} at first."""
         path = self.folder / "stack.json"
-        if not path.exists():
-            return {}
-        record: dict[str, Any] = orjson.loads(path.read_bytes())
+        data = path.read_bytes() if path.exists() else b""  # a full disk leaves it empty
+        record: dict[str, Any] = orjson.loads(data) if data else {}
         return record
 
     def note(self, **facts: Any) -> None:

@@ -33,15 +33,16 @@ def test_of_many_that_make_it_at_once_one_is_first(tmp_path: Path) -> None:
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("name", ["home", "api-auth", "credentials.json"])
+@pytest.mark.parametrize("name", ["home", "api-auth", "credentials.json", "stack.json"])
 def test_files_that_a_kill_left_empty_are_not_believed(tmp_path: Path, name: str) -> None:
-    """The name of a folder of journals, the stack's password, the demo's keys."""
+    """The name of a folder of journals, the stack's password and record, the demo's keys."""
     folder = tmp_path / "rawseq-demo" if name == "credentials.json" else tmp_path
     folder.mkdir(exist_ok=True)
     (folder / name).touch()
     told = {
         "home": lambda: home_of(tmp_path),
         "api-auth": lambda: StackHome(tmp_path).auth_string({}, wanted=True),
+        "stack.json": lambda: StackHome(tmp_path).ports(),
         "credentials.json": lambda: DemoHome(tmp_path).credentials["aws_access_key_id"],
     }[name]
     assert told()
