@@ -160,15 +160,15 @@ async def ask_fingerprint(client: ServerClient, ids: Ids, info: ServerInfo) -> F
     body = score_payload(ids, start, 1, "")
     del body["rid"]  # nothing here is aborted
     most = 2 * ids.size * BYTES_PER_ENTRY + (1 << 16)
-    status, raw = await client.call("POST", "/generate", body, timeout_seconds=120.0, most_bytes=most)
-    client.check_allowed("/generate", status, raw)
     try:
+        status, raw = await client.call("POST", "/generate", body, timeout_seconds=120.0, most_bytes=most)
+        client.check_allowed("/generate", status, raw)
         scores = read_scores("fingerprint", ids, start, status, raw, client.url)
     except RowError:
         return None  # refused: no room for so many ids
     except AttemptError as error:
-        if error.outcome == "busy":
+        if error.outcome in ("busy", "cut", "refused", "transport"):
             raise
-        return None  # not every server can
+        return None  # it answers something else: not every server can
     values = tuple(round(float(value), DECIMALS) for value in scores.values)
     return Fingerprint(info.model_path, tuple(ids.tolist()), values)

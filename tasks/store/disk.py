@@ -79,20 +79,28 @@ def lasting_text(path: Path, make: Callable[[], str]) -> str:
 
     It is written beside and then named, so it is whole or absent; one that a full disk or an older program
     left empty is made again.
+
+    Raises:
+        SurroundingsError: the disk does not take it.
     """
     text = path.read_text() if path.exists() else ""
     if text:
         return text
-    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(make())
-        file.flush()
-        os.fsync(file.fileno())
     try:
-        os.link(new, path)  # of two that make it at once one is first
-    except FileExistsError:
-        if path.stat().st_size == 0:
-            new.replace(path)
-    new.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(make())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(new, path)  # of two that make it at once one is first
+        except FileExistsError:
+            if path.stat().st_size == 0:
+                new.replace(path)
+        new.unlink(missing_ok=True)
+    except OSError as error:
+        raise SurroundingsError(
+            f"{path}: expected a file that can be written, got {disk_advice(error)}"
+        ) from error
     return path.read_text()

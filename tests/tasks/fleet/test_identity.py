@@ -335,3 +335,27 @@ async def test_a_server_that_is_evicted_while_it_is_asked_is_not_opened_unprobed
 
 def _probes(server: Scripted) -> int:
     return sum("logit_bias" in body["sampling_params"] for body in server.seen)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"input_token_logprobs": "x" * (1 << 20)},
+        {},
+        {"input_token_logprobs": [[float("nan"), 1, None]] * 129},
+    ],
+    ids=["far too much", "nothing", "no numbers"],
+)
+async def test_a_server_that_tells_no_log_probabilities_goes_on(
+    answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told that its model is not known, and nobody waits."""
+    told: list[str] = []
+    monkeypatch.setattr(Scripted, "_scores", lambda self, ids, start: answer)
+    async with scripted_server() as server, Fleet(settings(server.url), told.append) as fleet:
+        async with asyncio.timeout(20):
+            await fleet.ensure()
+        lane = ListLane(requests(4))
+        await _send(fleet, lane)
+        assert_right(lane)
+    assert any("it tells no log probabilities" in line for line in told)
