@@ -14,12 +14,16 @@ CAUSES: Final = ("duplicate", "excluded")
 
 @attrs.frozen(slots=True)
 class Span:
-    """Neighbouring records of one source: `records` of them from `first_line` on, at byte `offset`."""
+    """Neighbouring records of one source: `records` of them from `first_line` on, at byte `offset`.
+
+    `digest`: hex sha256 over their contents, by which the source alone is known again; "" in older plans.
+    """
 
     source: str
     first_line: int
     records: int
     offset: int
+    digest: str = ""
 
 
 @attrs.frozen(slots=True)
@@ -132,7 +136,7 @@ def batch_json(batch: Batch) -> dict[str, Any]:
         "start": batch.start,
         "stop": batch.stop,
         "fingerprint": batch.fingerprint,
-        "spans": [[span.source, span.first_line, span.records, span.offset] for span in batch.spans],
+        "spans": [list(attrs.astuple(span))[: None if span.digest else 4] for span in batch.spans],
         **({} if batch.seed is None else {"seed": batch.seed}),
         **({"dropped": orjson.Fragment(batch.dropped)} if batch.dropped else {}),
     }

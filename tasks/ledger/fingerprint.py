@@ -30,6 +30,14 @@ def batch_fingerprint(
     return with_dropped(digest.hexdigest(), dropped)
 
 
+def span_digest(records: Iterable[Named]) -> str:
+    """Return the hex sha256 over the contents of one source's records in a batch, in its order."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(bytes.fromhex(record.digest))
+    return digest.hexdigest()
+
+
 def with_dropped(fingerprint: str, dropped: bytes) -> str:
     """Return the fingerprint of a batch some of whose records are dropped, from that of its records."""
     return hashlib.sha256(fingerprint.encode() + b"\n" + dropped).hexdigest() if dropped else fingerprint

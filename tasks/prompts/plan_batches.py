@@ -10,7 +10,7 @@ import orjson
 from tasks.errors import SourceError
 from tasks.job.spec import JobSpec
 from tasks.ledger.batch import Batch, Batches, Drop, Span
-from tasks.ledger.fingerprint import batch_fingerprint, with_dropped
+from tasks.ledger.fingerprint import batch_fingerprint, span_digest, with_dropped
 from tasks.ledger.ledger import Ledger
 from tasks.ledger.plan import Plan
 from tasks.prompts.duplicates import opening_keys, prompt_key
@@ -153,7 +153,9 @@ class _Builder:
         dropped = b"".join(map(_line, self._drops(records)))
         stop = self._start + len(records)
         fingerprint = batch_fingerprint(*self._seal, records)
-        spans = tuple(self._spans.values())
+        spans = tuple(
+            attrs.evolve(span, digest=span_digest(self._open[name])) for name, span in self._spans.items()
+        )
         self.grown.update(self._spans)
         batch = Batch(self._index, self._start, stop, fingerprint, spans, seed, dropped)
         self._index, self._start, self._open, self._spans = self._index + 1, stop, {}, {}

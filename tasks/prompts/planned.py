@@ -9,6 +9,8 @@ records would get the ids of old ones, or be passed over.
 from collections.abc import Collection, Mapping
 
 from tasks.errors import SourceError
+from tasks.ledger.batch import Batch, Span
+from tasks.ledger.fingerprint import span_digest
 from tasks.ledger.plan import Plan
 from tasks.prompts.sources import Sources
 
@@ -63,13 +65,27 @@ def _first_other(sources: Sources, plan: Plan, suspects: Collection[str]) -> tup
     """Return name, uri and lines of the first of some sources that does not hold what is planned."""
     uris = {name: uri for uri, name in sources.names.items()}
     for batch in plan.batches if suspects else ():
-        found = [span for span in batch.spans if span.source in suspects]
-        if not found or any(span.source not in uris for span in batch.spans):
-            continue
-        try:
-            sources.read(batch)
-        except SourceError:
-            span = found[0]
-            where = f"from line {span.first_line} on, among the {span.records} of batch {batch.index}"
-            return span.source, uris[span.source], where
+        for span in batch.spans:
+            if span.source in suspects and not _holds(sources, batch, span):
+                where = f"from line {span.first_line} on, among the {span.records} of batch {batch.index}"
+                gone = sorted({each.source for each in batch.spans} - uris.keys())
+                if gone and not span.digest:
+                    where += f" (an older plan, which is compared only with {', '.join(gone)}, which is gone)"
+                return span.source, uris[span.source], where
     return None
+
+
+def _holds(sources: Sources, batch: Batch, span: Span) -> bool:
+    """Whether a source still has its records of a batch; what cannot be compared counts as other records.
+
+    A plan of before 2026-12 knows the batch as a whole only: it tells nothing where another source is gone.
+    """
+    try:
+        if span.digest:
+            return span_digest(sources.read_span(batch, span)) == span.digest
+        sources.read(batch)
+    except SourceError as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # it cannot be read, which says nothing of what it holds
+        return False
+    return True

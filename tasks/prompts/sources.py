@@ -136,7 +136,7 @@ class Sources:
         Raises:
             SourceError: a file is gone, or its records are not those that were planned.
         """
-        found = [list(self._read_span(batch, span)) for span in batch.spans]
+        found = [list(self.read_span(batch, span)) for span in batch.spans]
         records = in_batch_order(found, batch.seed, batch.index)
         if self.seal and batch_fingerprint(*self.seal, records, batch.dropped) != batch.fingerprint:
             spans = ", ".join(f"{span.source} from line {span.first_line}" for span in batch.spans)
@@ -154,7 +154,8 @@ class Sources:
         error = f"{uri}:{record.line}: {_DROPPED[drop.cause].format(drop.first)}"
         return attrs.evolve(record, error=error, code=Code.DUPLICATE)
 
-    def _read_span(self, batch: Batch, span: Span) -> Iterator[Record]:
+    def read_span(self, batch: Batch, span: Span) -> Iterator[Record]:
+        """Yield the records of one source in a batch, as they are now; raises as `read`."""
         uri = next((uri for uri, name in self.names.items() if name == span.source), None)
         if uri is None:
             raise SourceError(

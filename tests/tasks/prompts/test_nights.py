@@ -39,6 +39,16 @@ class Nights:
         """Plan what is new."""
         return extend_plan(self.ledger, open_sources(self.spec.prompts), self.spec, "r")
 
+    def forget_digests(self) -> None:
+        """Make the plan one of before its spans had digests."""
+        for path in self.folder.parent.rglob("plan/*.json"):
+            data = json.loads(path.read_bytes())
+            for batch in data["batches"]:
+                batch["spans"] = [span[:4] for span in batch["spans"]]
+            for source in data["sources"]:
+                del source["stamp"]
+            path.write_text(json.dumps(data))
+
     def read(self, plan: Plan, **options: Any) -> dict[str, str]:
         """Return text by record name of all that can be read of the plan, every name once."""
         opened = open_sources(self.spec.prompts.model_copy(update=options))
@@ -137,6 +147,55 @@ def test_a_file_that_is_changed_where_it_is_planned_is_refused(nights: Nights, c
         nights.plan()
     path.write_text(text + '{"prompt": "new"}\n')
     assert nights.plan().records == planned + 1
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["plan of today", "plan without digests"])
+@pytest.mark.parametrize("follow", [("a", "b"), ("a",)], ids=["both follow", "one follows"])
+def test_files_that_share_a_batch_are_compared_one_by_one(
+    nights: Nights, follow: tuple[str, ...], older: bool
+) -> None:
+    """Two small files a day, of the same names every day: all of the second day's records are planned."""
+    for name in ("a", "b"):
+        nights.write(f"day1/{name}.jsonl", *(f"{name}1 {i}" for i in range(4)))
+    nights.plan()
+    if older:
+        nights.forget_digests()
+    for name in ("a", "b"):
+        (nights.folder / "day1" / f"{name}.jsonl").unlink()
+    held = [f"{name}2 {i}" for name in follow for i in range(9)]
+    for name in follow:
+        nights.write(f"day2/{name}.jsonl", *(text for text in held if text.startswith(name)))
+    plan = nights.plan()
+    assert sorted(nights.read(plan).values()) == sorted(held)
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["plan of today", "plan without digests"])
+def test_a_file_is_held_to_the_plan_though_its_neighbour_is_gone(nights: Nights, older: bool) -> None:
+    """They share a batch, one is deleted, a line is put at the top of the other: refused."""
+    for name in ("a", "b"):
+        nights.write(f"{name}.jsonl", *(f"{name} {i}" for i in range(4)))
+    nights.plan()
+    if older:
+        nights.forget_digests()
+    (nights.folder / "b.jsonl").unlink()
+    nights.write("a.jsonl", "new", *(f"a {i}" for i in range(4)))
+    with pytest.raises(SourceError, match=r"a\.jsonl: expected the records that are planned"):
+        nights.plan()
+
+
+def test_a_moved_file_is_known_though_its_neighbour_is_another(nights: Nights) -> None:
+    """One of a batch moved, the other was replaced: the first keeps its name, the second gets a new one."""
+    for name in ("a", "b"):
+        nights.write(f"day1/{name}.jsonl", *(f"{name} {i}" for i in range(4)))
+    nights.plan()
+    (nights.folder / "day1").rename(nights.folder / "day2")
+    nights.write("day2/b.jsonl", *(f"b2 {i}" for i in range(9)))
+    nights.write("day2/a.jsonl", "a 4", mode="a")
+    plan = nights.plan()
+    assert plan.records == 8 + 9 + 1
+    names = {name: Path(uri).relative_to(nights.folder).as_posix() for name, uri in plan.sources}
+    assert names == {"a": "day2/a.jsonl", "b": "day1/b.jsonl", "day2-b": "day2/b.jsonl"}
+    assert sorted(nights.read(plan).values()) == sorted(["a 4", *(f"b2 {i}" for i in range(9))])
 
 
 def test_an_unchanged_file_is_not_read_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
