@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from tasks.errors import RowError, ServerError, SurroundingsError, UnfaithfulError
+from tasks.errors import RawseqError, UnfaithfulError
 from tasks.fleet.server import CLOSED, OPEN, Server
 from tasks.rows.records import Completion, Request
 
@@ -29,6 +29,9 @@ PAIRS: Final = 32
 """Rows of a paired test: half of them made by the suspect, half by the others."""
 
 AT_ONCE: Final = 8
+
+PAIR_DEADLINES: Final = 8.0
+"""One pair is waited for so many times as long as no attempt is given up for slowness: forty minutes."""
 
 Judge = Callable[[Sequence[Completion]], list[bool]]
 """Whether each completion is whole and in its canonical form."""
@@ -125,7 +128,8 @@ class Suspicions:
 
     async def _decide(self, server: Server, judge: Judge, sampling: dict[str, Any], vocab_size: int) -> None:
         others = (rows for url, rows in self._recent.items() if url != server.url)
-        theirs = itertools.islice(itertools.chain.from_iterable(others), PAIRS // 2)
+        in_turn = itertools.chain.from_iterable(itertools.zip_longest(*others))  # a row of each, again
+        theirs = itertools.islice((row for row in in_turn if row is not None), PAIRS // 2)
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def on_both(row: Request) -> tuple[bool, ...]:
@@ -137,8 +141,9 @@ class Suspicions:
                 both = server, min(open_, key=Server.load)
                 row = attrs.evolve(row, max_new_tokens=min(s.cap(row) for s in both))
                 try:
-                    made = [await s.client.generate(row, sampling, vocab_size) for s in both]
-                except (RowError, ServerError, SurroundingsError):
+                    async with asyncio.timeout(PAIR_DEADLINES * server.patience.deadline_floor_seconds):
+                        made = [await s.client.generate(row, sampling, vocab_size) for s in both]
+                except (RawseqError, TimeoutError):
                     return ()
             return tuple(judge(made))
 
@@ -148,14 +153,15 @@ class Suspicions:
 
     async def _settle(self, server: Server, pairs: int, here: int, elsewhere: int) -> None:
         told = f"of {pairs} rows made on both, {here} failed there only and {elsewhere} elsewhere only"
-        if chance(here, elsewhere) >= CHANCE:
+        if pairs < PAIRS // 4:
+            self._say(f"{server.url}: suspicion not decided, looked at again later: {told}")
+            server.suspicion = ""
+        elif chance(here, elsewhere) >= CHANCE:
             self._say(f"{server.url}: suspicion withdrawn: {told}")
             server.suspicion = ""
             self._verdicts.forget(server.url)
         elif server.state != CLOSED:
             server.suspicion += f"; {told}"
-            if self._note is not None and server.report is not None:
-                await self._note(server.url, server.report.info.describe() | {"suspicion": server.suspicion})
             again = f"rawseq retry STORE --server {server.url}"
             self._close(
                 server,
@@ -164,3 +170,12 @@ class Suspicions:
                     f"it again: {again}"
                 ),
             )
+            await self._keep(server)
+
+    async def _keep(self, server: Server) -> None:
+        if self._note is None or server.report is None:
+            return
+        try:
+            await self._note(server.url, server.report.info.describe() | {"suspicion": server.suspicion})
+        except RawseqError as error:  # the store's: the other servers go on
+            self._say(f"{server.url}: its suspicion is not kept beside the data: {error}")

@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 from aiohttp import web
 
-from tasks.errors import UnfaithfulError
+from tasks.errors import LaterError, UnfaithfulError
 from tasks.fleet.fleet import Fleet
 from tasks.fleet.server import CLOSED, OPEN
 from tasks.fleet.suspicion import EXCESS, LEVEL, Judged, Verdicts, chance
 from tasks.rows.records import Completion
-from tests.support.scripted import PLAN, VOCAB, Scripted, requests, scripted_server, settings
+from tests.support.scripted import PLAN, QUICK, VOCAB, Scripted, requests, scripted_server, settings
 
 (ROW,) = requests(1)
 
@@ -95,3 +96,54 @@ async def test_a_suspicion_is_told_and_only_a_paired_test_closes(sick: bool) -> 
     else:
         assert server.state == OPEN
         assert "suspicion withdrawn: of 32 rows made on both, 0 failed there only" in told[-1]
+
+
+@pytest.mark.parametrize("wrong", ["silent", "refuses", "store away"])
+async def test_a_paired_test_that_comes_to_nothing_closes_nobody_else(wrong: str) -> None:
+    """No pair is made, or the note cannot be kept: it is told, and the sound server goes on."""
+    told: list[str] = []
+    hurried = attrs.evolve(QUICK, deadline_floor_seconds=0.05)
+    async with scripted_server() as sound, scripted_server() as suspect:
+
+        async def answer(body: dict[str, Any], before: int) -> web.Response:
+            if wrong == "silent":
+                await asyncio.Event().wait()
+            return web.Response(status=500)
+
+        suspect.hook = answer
+        if wrong == "store away":
+            _loop(suspect)
+        async with Fleet(settings(sound.url, suspect.url, patience=hurried), told.append, Away()) as fleet:
+            await fleet.ensure()
+            rows = [*_judged(sound.url, 100, 1), *_judged(suspect.url, 100, 40)]
+            fleet.suspicions.add(rows, _ended_well, PLAN.sampling, VOCAB)
+            ends = "is not kept beside the data" if wrong == "store away" else "not decided"
+            async with asyncio.timeout(30):
+                while not any(ends in line for line in told):  # noqa: ASYNC110  nothing tells a test of it
+                    await asyncio.sleep(0.01)
+            states = [server.state for server in fleet.servers]
+    assert states == [OPEN, CLOSED if wrong == "store away" else OPEN], told
+
+
+class Away:
+    """A dataset whose store takes no note of a suspicion."""
+
+    async def first(self) -> dict[str, Any] | None:
+        """Return none."""
+        return None
+
+    async def begin(self, mine: dict[str, Any]) -> bool:
+        """Take the first server's."""
+        return True
+
+    async def refused(self, other: dict[str, Any]) -> None:
+        """Keep nothing."""
+
+    async def allowed(self) -> list[dict[str, Any]]:
+        """Return none."""
+        return []
+
+    async def admitted(self, url: str, described: dict[str, Any]) -> None:
+        """Take an admission, and no suspicion."""
+        if "suspicion" in described:
+            raise LaterError("the store is away")
