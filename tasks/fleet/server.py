@@ -1,6 +1,7 @@
 """One server as the fleet sees it: its state, its window, the rows in flight on it."""
 
 import asyncio
+import math
 from typing import Any, Final, Protocol
 
 import attrs
@@ -81,6 +82,8 @@ class Server:
         self.climb: Climb = OPENED  # how its window is found when it gives no such account
         self.replies = Replies()
         self.report: ServerReport | None = None
+        self.lengths: LengthLimits | None = None  # that it accepts; None while they are not known
+        self._longest_prompt = math.inf
         self.started: ServerProcess | None = None  # the process that this run started, if it did
         self.error: Exception | None = None
         self.flights: dict[str, Flight] = {}
@@ -105,6 +108,9 @@ class Server:
     def admit(self, report: ServerReport) -> None:
         """Open it after a passed probe; its window starts anew at what it runs."""
         self.report, self.error, self.proved = report, None, self.finished
+        self.lengths = report.info.lengths
+        longest = self.lengths.longest_prompt  # looked at for every row: not worked out each time
+        self._longest_prompt = math.inf if longest is None else longest
         if report.restarted is not None:
             self.started = report.restarted.process
         self.reopen()
@@ -130,14 +136,9 @@ class Server:
             self.away_since, self.useful = now, False
         self.state, self.error = state, error
 
-    @property
-    def lengths(self) -> LengthLimits | None:
-        """The lengths that it accepts; None while they are not known."""
-        return None if self.report is None else self.report.info.lengths
-
     def takes(self, request: Request) -> bool:
         """Whether a row's prompt fits its context, as far as it is known."""
-        return self.lengths is None or self.lengths.takes(request.input_ids.size)
+        return request.input_ids.size <= self._longest_prompt
 
     def cap(self, request: Request) -> int:
         """Return how many ids a row may get here: its own cap, or what this server's context leaves."""

@@ -72,7 +72,7 @@ def read_error(row_id: str, status: int, body: bytes, url: str) -> Exception:
 
 def is_page(body: bytes) -> bool:
     """Whether a body is HTML: a proxy's page, for SGLang answers in JSON or plain text."""
-    return body[:256].lstrip()[:1] == b"<"
+    return body[:1] != b"{" and body[:256].lstrip()[:1] == b"<"
 
 
 def denied(where: str, status: int, body: bytes, *, keyed: bool) -> SurroundingsError:
